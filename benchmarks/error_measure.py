@@ -51,6 +51,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "int16x8": {"mode": "int16x8", "effort": "quick"},
     "dynamic": {"mode": "dynamic"},
     "dynamic, 4-bit weights": {"mode": "dynamic", "effort": "quick", "weight_bits": 4},
+    "weights, 4 bits": {"mode": "weights", "effort": "quick", "weight_bits": 4},
     "weights, 3 bits": {"mode": "weights", "effort": "quick", "weight_bits": 3},
     "weights, 2 bits": {"mode": "weights", "effort": "quick", "weight_bits": 2},
 }
@@ -88,17 +89,21 @@ def versions(name: str, task: Task, keep: Path | None) -> list[Version]:
     used = [sample for k, sample in enumerate(given) if k % LEAST_APART or k // LEAST_APART >= MEASURED_ON]
     model = load(str(task.model))
     judgement = Judgement.of(Bench(model, samples_from(apart, entry(model))), on_all=True)
-    float_score, found = _scored(task, Path(task.model).read_bytes(), keep), []
+    float_score, found, seen = _scored(task, Path(task.model).read_bytes(), keep), list[Version](), set[bytes]()
     for way, options in WAYS.items():
         more = {"mode": "int8", "few": None, **options}
         mode, few = more.pop("mode"), more.pop("few")
         data = used[:few] if mode.startswith("int") else None
         try:
-            made = zeropoint.quantize(model, mode, data, **more).model
+            made = zeropoint.quantize(model, mode, data, record=False, **more).model
         except ZeropointError as error:
             print(f"{name}, {way}: {error}", flush=True)
             continue
-        score, (verdict, _) = _scored(task, zeropoint.to_bytes(made), keep), judgement.verdict(made)
+        content = zeropoint.to_bytes(made)
+        if content in seen:
+            continue  # the same model, made in another way
+        seen.add(content)
+        score, (verdict, _) = _scored(task, content, keep), judgement.verdict(made)
         lost, kinds = (float_score - score) / abs(float_score), tuple(one.kind for one in verdict.outputs)
         errors = tuple(one.error for one in verdict.outputs)
         assert verdict.error is not None
@@ -169,7 +174,14 @@ def main() -> None:
     print_table(
         ["task", "versions", "rank correlation", "steps off", "bad called good", "kinds of outputs"],
         [
-            [r.task, f"{r.versions}", f"{r.correlation:.3f}", f"{r.steps:.2f}", f"{r.bad_called_good}", ", ".join(r.kinds)]
+            [
+                r.task,
+                f"{r.versions}",
+                f"{r.correlation:.3f}",
+                f"{r.steps:.2f}",
+                f"{r.bad_called_good}",
+                ", ".join(r.kinds),
+            ]
             for r in rows
         ],
     )
@@ -191,7 +203,9 @@ def plot(every: Sequence[Version], path: Path) -> None:
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "zeropoint", "font.size": 8}
     names, across = list(dict.fromkeys(one.task for one in every)), 4
     down = -(-len(names) // across)
-    figure, panels = plt.subplots(down, across, figsize=(10, 2.1 * down), layout="constrained", sharex=True, sharey=True)
+    figure, panels = plt.subplots(
+        down, across, figsize=(10, 2.1 * down), layout="constrained", sharex=True, sharey=True
+    )
     for axes in panels.flat[len(names) :]:
         axes.set_visible(False)
     for name, axes in zip(names, panels.flat, strict=False):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from . import lite as lite
     from . import train as train
     from .affine import QuantParams as QuantParams
+    from .bench.judged_outputs import JudgedOutputs as JudgedOutputs
     from .bench.latency import benchmark as benchmark
     from .calibration import Settings as Settings
     from .calibration import Stats as Stats
@@ -43,6 +44,7 @@ __version__ = "0.2.0"
 # The module of each public name. They are imported on first use, so that `import zeropoint` is almost free.
 _HOMES = {
     "affine": ("QuantParams",),
+    "bench.judged_outputs": ("JudgedOutputs",),
     "bench.latency": ("benchmark",),
     "calibration": ("Settings", "Stats", "calibrate"),
     "comparison.compare": ("compare",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from .bench.judged_outputs import PLAIN, JudgedOutputs
 from .calibration import Ranges, Settings, Stats
 from .calibration.collect import Progress
 from .calibration.range_methods import PERCENTILE
@@ -57,6 +58,7 @@ def quantize(
     allow_unmatched: bool = False,
     sequence: States = False,
     settings: Settings | None = None,
+    outputs: JudgedOutputs | None = None,
     progress: Progress | None = None,
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
@@ -84,6 +86,7 @@ def quantize(
         sequence: Whether samples are consecutive frames. Inputs that are states are then filled with the output of the
             frame before: those that match an output, or {input: output}.
         settings: Settings of the calibration.
+        outputs: What the outputs are (classes, points, mask ...) if that is not recognized, and how much each counts.
 
         weight_bits: 2 to 8. With 4 or fewer, layers that need 8 keep them, unless a recipe sets the bits.
         block: The number of consecutive 4-bit weights that share a scale.
@@ -119,7 +122,13 @@ def quantize(
     given = (ranges or Ranges({})).resolved(source, ops)
     request = Request(rules, stats, given, range, interface, strict, effort, ops, target=made_for)
     request = replace(
-        request, measure=measure, allow_unmatched=allow_unmatched, percentile=percentile, record=record, seed=seed
+        request,
+        outputs=outputs or PLAIN,
+        measure=measure,
+        allow_unmatched=allow_unmatched,
+        percentile=percentile,
+        record=record,
+        seed=seed,
     )
     require_one_source(data, stats)
     with trusting(trusted):

@@ -24,10 +24,10 @@ from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
 from .errors import Compared, compared_outputs, real, where_measured
 from .judged import JUDGED, Judged
+from .judged_outputs import PLAIN, JudgedOutputs
 from .loaded import KEPT_OUTPUTS, KeptOutputs, Loaded, NumberedRow
 from .measure import Reference, SampledError, Yardstick, error_of_sample
 from .op_errors import TracedSamples
-from .output_options import PLAIN, OutputOptions
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if
@@ -78,10 +78,10 @@ class Bench:
         kept: int = KEPT_SAMPLES,
         fits: bool = False,
         ops: Mapping[str, OpSpec] = OPS,
-        options: OutputOptions = PLAIN,
+        outputs: JudgedOutputs = PLAIN,
         progress: Progress | None = None,
     ) -> None:
-        self.model, self.ops, self.settings, self.options = model, ops, settings or Settings(), options
+        self.model, self.ops, self.settings, self._outputs_as_said = model, ops, settings or Settings(), outputs
         self._samples, self._judged, self._progress = samples, judged, progress
         self._holds_back, self._kept, self._fits = holds_back, kept, fits
         self._held: list[Any] = []
@@ -254,8 +254,13 @@ class Bench:
         return self.outputs_that_count if self.judged_rows else ()
 
     @cached_property
+    def judged_outputs(self) -> JudgedOutputs:
+        """What users say about outputs, by the names of these in the file."""
+        return self._outputs_as_said.of(self.entry)
+
+    @cached_property
     def outputs_that_count(self) -> tuple[Compared, ...]:
-        return tuple(compared_outputs(self.entry.graph, self.ops, self.options))
+        return tuple(compared_outputs(self.entry.graph, self.ops, self.judged_outputs))
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -313,7 +318,8 @@ class Bench:
     def yardsticks(self) -> list[Yardstick]:
         """What errors of each compared output are measured by, from the first samples in memory."""
         seen = self.wanted(min(JUDGED, len(self.rows)))
-        return [Yardstick.of_values(values) for values in zip(*seen, strict=True)]
+        pairs = zip(self.compared, zip(*seen, strict=True), strict=True)
+        return [Yardstick.of_values(values, one.least) for one, values in pairs]
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
         """Return the float model, loaded to compute `compared`. A small one stays loaded."""

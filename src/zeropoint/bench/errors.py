@@ -19,8 +19,8 @@ from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
 from ..ops import CONVERSIONS, OpSpec
 from .alignment import source
+from .judged_outputs import PLAIN, JudgedOutputs
 from .measure import dot
-from .output_options import PLAIN, OutputOptions
 
 EXACT = 200.0
 """SNR in dB assigned to equal values. Float32 itself reaches about 150 dB."""
@@ -28,6 +28,9 @@ EXACT = 200.0
 SQUASHED = 8.0
 """Values this far below the maximum before a softmax, or this far from zero before a sigmoid, make no difference: a
 probability of 0.0003."""
+
+LEAST_LOGIT, LEAST_PROBABILITY = 1.0, 1e-5
+"""Variances of logits, and of probabilities by themselves, below which an output hardly says anything."""
 
 Decides = Literal["each", "row", "logits"]
 """What probabilities an output holds, if any: of each value by itself, of a whole row, or logits of each."""
@@ -119,6 +122,11 @@ class Compared:
     kind: str | None = None
     weight: float = 1.0
 
+    @property
+    def least(self) -> float:
+        """The variance that counts at least: what is less in a logit or a probability decides nothing."""
+        return {"row": LEAST_LOGIT, None: 0.0}.get(self.decides, LEAST_PROBABILITY)
+
     def tensor(self, graph: Graph) -> Tensor:
         """Return the compared tensor in any version of the model."""
         output = graph.outputs[self.place]
@@ -157,11 +165,11 @@ def where_measured(compared: Sequence[Compared], graph: Graph) -> str:
     return labels[0] if len(labels) == 1 else f"{len(labels)} outputs ({', '.join(labels[:2])} ...)"
 
 
-def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec], options: OutputOptions = PLAIN) -> Iterator[Compared]:
+def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec], outputs: JudgedOutputs = PLAIN) -> Iterator[Compared]:
     """Yield the float outputs of the float model that count."""
     uses = Uses(graph)
     for place, tensor in enumerate(graph.outputs):
-        weight = options.weight(tensor.name)
+        weight = outputs.weight(tensor.name)
         if tensor.dtype is not DType.FLOAT32 or not weight:
             continue
         maker = _maker(uses, tensor)
@@ -169,16 +177,16 @@ def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec], options: OutputOpt
         known = None if spec is None else spec.probabilities
         if maker is not None and known == "row":
             yield Compared(place, known, maker.kind, weight)
-        elif known is None and _is_logit_for_each(place, graph, options):
+        elif known is None and _is_logit_for_each(place, graph, outputs):
             yield Compared(place, "logits", weight=weight)
         else:
             yield Compared(place, known, weight=weight)
 
 
-def _is_logit_for_each(place: int, graph: Graph, options: OutputOptions) -> bool:
+def _is_logit_for_each(place: int, graph: Graph, outputs: JudgedOutputs) -> bool:
     """Whether an output holds a score for each of the positions of a wider output beside it: the threshold that decides
     on them is in the program behind the model, and is 0 unless the output is a probability."""
-    shape, kind = graph.outputs[place].shape, options.kind(graph.outputs[place].name)
+    shape, kind = graph.outputs[place].shape, outputs.kind(graph.outputs[place].name)
     if kind is not None:
         return kind == "scores"
     others = (other.shape for k, other in enumerate(graph.outputs) if k != place)

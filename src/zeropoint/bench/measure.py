@@ -3,11 +3,12 @@
 It steers every search and stands behind every verdict. For one sample of one output, with the mean squared error e of
 each channel and the variance v of the float model's values around the channel's usual mean,
 
-    part = sum(w e) / (sum(w e) + max(sum(w v), 0.1 sum(w t)))
+    part = sum(e) / (sum(e) + max(sum(v), 0.1 sum(t)))
 
-where t is how much a channel usually varies, and the weights w equalize channels that are different quantities. A part
-is between 0 and 1, so no single sample decides; the error of an output is the mean of its parts, and the error of a
-model the mean over its outputs. Energy would flatter outputs that lie far from zero, as coordinates do.
+where t is how much a channel usually varies. Channels that are different quantities, such as the coordinates and the
+scores of a detector, have parts of their own, of which the mean is taken. A part is between 0 and 1, so no single
+sample decides, and no quantity hides another; the error of an output is the mean of its parts, and the error of a model
+the mean over its outputs. Energy would flatter outputs that lie far from zero, as coordinates do.
 
 What a sample contributes is three numbers for each channel (`Moments` and the squared error), so sums over any split of
 the samples are exact.
@@ -37,13 +38,7 @@ QUIET = 0.1
 """A sample that varies less counts as if it varied by this share of what is usual."""
 
 IN_KIND = 100.0
-"""Ratio of usual variances from which channels count as different quantities."""
-
-WEAKEST = 1e-2
-"""Usual variance of a channel relative to the largest, below which it counts less: it is hardly ever used."""
-
-FAINTEST = 1e-60
-"""Variance of an output below which its channels are not told apart: float32 does not hold the factors."""
+"""Ratio of usual variances from which channels are different quantities."""
 
 FEWEST_ROWS, MOST_CHANNELS, FAR_LONGER = 8, 256, 8
 """Limits on the sizes of an output's axes for one of them to count as channels."""
@@ -95,17 +90,18 @@ class Moments:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What the errors of one output are measured by: the usual mean and variance of each channel, and the weights of
-    channels that are different quantities (None if they are one)."""
+    """What the errors of one output are measured by: the usual mean and variance of each channel, and the number of the
+    quantity that it belongs to, from 0."""
 
     axis: int | None
     centre: Array
     usual: Array
-    weights: Array | None = None
+    quantity: Array
 
     @classmethod
-    def of(cls, samples: Sequence[Moments], axis: int | None) -> Yardstick:
-        """Return the yardstick that follows from the float model's values of some samples."""
+    def of(cls, samples: Sequence[Moments], axis: int | None, least: float = 0.0) -> Yardstick:
+        """Return the yardstick that follows from the float model's values of some samples; channels count as if they
+        varied by `least`, for quantities whose unit says what matters."""
         means, powers = np.array([one.mean for one in samples]), np.array([one.power for one in samples])
         centre = np.median(means, axis=0)
         spread = _variances(means, powers, centre)
@@ -113,36 +109,42 @@ class Yardstick:
         usual = np.maximum(capped, LEAST_USUAL * spread.mean(axis=0))
         power = np.asarray(powers.mean(axis=0))
         usual = np.where(usual > ROUNDING * power, usual, CONSTANT**2 * power)
-        return cls(axis, centre, usual if usual.any() else np.ones_like(usual), _weights(usual))
+        usual = np.maximum(usual if usual.any() else np.ones_like(usual), least)
+        return cls(axis, centre, usual, _quantities(usual))
 
     @classmethod
-    def of_values(cls, samples: Sequence[Array]) -> Yardstick:
+    def of_values(cls, samples: Sequence[Array], least: float = 0.0) -> Yardstick:
         """Return the yardstick that follows from these values of an output."""
         axis = channel_axis(samples[0].shape)
         if axis is not None and len({values.shape[axis] for values in samples}) > 1:
             axis = None  # an axis that varies holds no channels
-        return cls.of([Moments.of(values, axis) for values in samples], axis)
+        return cls.of([Moments.of(values, axis) for values in samples], axis, least)
 
-    def room(self, sample: Moments) -> float:
-        """Return how much a sample varies: an error of that size is half the measure."""
+    def room(self, sample: Moments) -> Array:
+        """Return how much each quantity of a sample varies: an error of that size is half of what can be said."""
         spread = _variances(sample.mean, sample.power, self.centre)
-        return max(self.weighed(spread), QUIET * self.weighed(self.usual))
+        return np.maximum(self.summed(spread), QUIET * self.summed(self.usual))
 
-    def weighed(self, by_channel: Array) -> float:
-        """Return the weighted sum over channels."""
-        return float(by_channel.sum() if self.weights is None else by_channel @ self.weights)
+    def summed(self, by_channel: Array) -> Array:
+        """Return the sum over the channels of each quantity."""
+        return np.bincount(self.quantity, by_channel)
+
+    def part(self, errors: Array, room: Array) -> float:
+        """Return the error of a sample from the summed squared errors of each quantity."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            shares = np.where(errors == 0, 0.0, errors / (errors + room))
+        return float(np.where(np.isfinite(errors), shares, 1.0) @ self._counts) / self.centre.size
+
+    @cached_property
+    def _counts(self) -> Array:
+        """The number of channels of each quantity."""
+        return np.bincount(self.quantity)
 
     def reference(self, values: Array) -> Reference:
         """Return the float model's values of a sample, for comparison with those of other versions."""
-        axis = self.axis if self.axis is None or values.shape[self.axis] == self.centre.size else None
-        moments = Moments.of(values, axis)
-        if axis is None and self.axis is not None:  # a shape that was not seen before
-            return Yardstick.of([moments], None).reference(values)
-        factors = None
-        if self.weights is not None and axis is not None:
-            shape = (-1, *(1 for _ in values.shape[axis + 1 :]))
-            factors = np.sqrt(self.weights).astype(np.float32).reshape(shape)
-        return Reference(values, max(1, values.size // self.centre.size), self.room(moments), factors)
+        if self.axis is not None and values.shape[self.axis] != self.centre.size:  # not seen before
+            return Yardstick.of([Moments.of(values, None)], None).reference(values)
+        return Reference(values, self, self.room(Moments.of(values, self.axis)))
 
 
 ROUNDING = 1e-9
@@ -154,23 +156,25 @@ def _variances(mean: Array, power: Array, centre: Array) -> Array:
     return np.asarray(np.maximum(power - 2 * centre * mean + centre**2, 0.0))
 
 
-def _weights(usual: Array) -> Array | None:
-    """Return weights that equalize what channels vary by, if they are different quantities; None if they are one."""
-    most = float(usual.max(initial=0.0))
-    if not FAINTEST < most < math.inf or most <= IN_KIND * float(usual.min()):
-        return None
-    return np.asarray(most / np.maximum(usual, WEAKEST * most))
+def _quantities(usual: Array) -> Array:
+    """Return the number of each channel's quantity: from the channel that varies most, all that vary by up to IN_KIND
+    times less belong to the same one, then those after the next that varies most."""
+    order = np.argsort(-usual, kind="stable")
+    found, number, most = np.zeros(usual.size, np.intp), -1, math.inf
+    for place in order:
+        if usual[place] * IN_KIND < most:
+            number, most = number + 1, float(usual[place])
+        found[place] = number
+    return found
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The float model's value of an output for one sample: `room` is how much it varies, over `positions`. Differences
-    are multiplied by `factors` if channels are different quantities."""
+    """The float model's value of an output for one sample, and how much its quantities vary (`room`)."""
 
     values: Array
-    positions: int
-    room: float
-    factors: Array | None = None
+    yardstick: Yardstick
+    room: Array
 
     @cached_property
     def _is_finite(self) -> bool:
@@ -182,9 +186,21 @@ class Reference:
             gap = np.asarray(found - self.values)
             if not self._is_finite:  # equal infinities are no error
                 gap = np.where(np.equal(found, self.values) | (np.isnan(found) & np.isnan(self.values)), 0, gap)
-            if self.factors is not None:
-                gap = np.multiply(gap, self.factors, out=gap if gap.dtype == self.factors.dtype else None)
-            return share(dot(gap.reshape(-1), gap.reshape(-1)) / self.positions, self.room)
+            positions = max(1, gap.size // self.yardstick.centre.size)
+            if self.room.size == 1:
+                errors = np.array([dot(gap.reshape(-1), gap.reshape(-1)) / positions])
+            else:
+                rows = channels_last(gap, self.yardstick.axis)
+                errors = self.yardstick.summed(np.einsum("pc,pc->c", rows, rows) / positions)
+            return self.yardstick.part(errors, self.room)
+
+
+def squared_errors(wanted: Array, found: Array, axis: int | None) -> Array:
+    """Return the mean squared error of each channel; equal infinities are no error."""
+    rows, own = (channels_last(values, axis) for values in (wanted, found))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gaps = np.where((own == rows) | (np.isnan(own) & np.isnan(rows)), 0.0, own - rows)
+        return np.asarray(np.einsum("pc,pc->c", gaps, gaps) / max(1, len(gaps)))
 
 
 @dataclass
@@ -195,6 +211,7 @@ class ErrorTable:
     moments: list[Moments] = field(default_factory=list)
     errors: list[Array] = field(default_factory=list)
     axis: int | None = None
+    least: float = 0.0
 
     def add(self, wanted: Array, found: Array) -> None:
         """Add one sample."""
@@ -202,11 +219,8 @@ class ErrorTable:
             self.axis = channel_axis(wanted.shape)
         elif self.axis is not None and self.moments[0].mean.size != wanted.shape[self.axis]:
             self._forget_channels()
-        rows, own = (channels_last(values, self.axis) for values in (wanted, found))
-        with np.errstate(invalid="ignore", over="ignore"):
-            gaps = np.where((own == rows) | (np.isnan(own) & np.isnan(rows)), 0.0, own - rows)
         self.moments.append(Moments.of(wanted, self.axis))
-        self.errors.append(np.einsum("pc,pc->c", gaps, gaps) / max(1, len(gaps)))
+        self.errors.append(squared_errors(wanted, found, self.axis))
 
     def _forget_channels(self) -> None:
         """An axis whose length varies holds no channels."""
@@ -218,22 +232,15 @@ class ErrorTable:
     def error(self) -> SampledError:
         if not self.moments:
             return SampledError()
-        yardstick = Yardstick.of(self.moments, self.axis)
+        yardstick = Yardstick.of(self.moments, self.axis, self.least)
         pairs = zip(self.errors, self.moments, strict=True)
-        return SampledError(tuple(share(yardstick.weighed(error), yardstick.room(one)) for error, one in pairs))
+        return SampledError(tuple(yardstick.part(yardstick.summed(error), yardstick.room(one)) for error, one in pairs))
 
 
 def error_of_sample(wanted: Sequence[Reference], found: Sequence[Array], weights: Sequence[float]) -> float:
     """Return the error of another version's outputs for one sample: the weighted mean over outputs."""
     parts = (w * one.part(values) for one, values, w in zip(wanted, found, weights, strict=True))
     return sum(parts) / sum(weights)
-
-
-def share(error: float, room: float) -> float:
-    """Return error / (error + room): 1 if the error is not a number, 0 if there is none."""
-    if error == 0:
-        return 0.0
-    return error / (error + room) if math.isfinite(error) else 1.0
 
 
 def dot(a: Array, b: Array) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from ..graph.query import Uses
 from ..ops import OpSpec, fused_activation
 from ..ops.layout import DENSE
 from .errors import Compared
+from .judged_outputs import OutputKind
 from .measure import MOST_ELEMENTS
-from .output_options import OutputKind
 
 HALF = 0.5
 """The probability from which an answer is yes."""
@@ -32,14 +32,18 @@ SURE = 0.5
 SUM_OFF, NORM_OFF = 0.02, 0.01
 """How far probabilities of a row may be from 1 in sum, and unit vectors from length 1."""
 
-SMALLEST_EMBEDDING, SMALLEST_PICTURE, FEWEST_TOKENS = 16, 8, 32
-"""Least elements of an embedding, height and width of a picture, and number of different tokens."""
+SMALLEST_EMBEDDING, WIDE_EMBEDDING, SMALLEST_PICTURE, FEWEST_TOKENS = 16, 64, 8, 32
+"""Least elements of an embedding of length 1, and of another one; height and width of a picture; number of different
+tokens."""
 
 WORST = 0.95
 """Quantile that stands for the worst: one in twenty is worse."""
 
 KEPT = 2048
 """Most differences of one sample that are kept to find typical ones."""
+
+KIND_SAMPLES, MOST_LOOKS = 8, 1024
+"""By how many samples a kind is recognized where they come one by one, and of how many figures are kept then."""
 
 CERTAIN = 1.96
 """Standard errors of a 95 % confidence interval."""
@@ -151,9 +155,9 @@ def _say_tokens(seen: Sequence[Array]) -> Figures:
 def _say_scores(seen: Sequence[Array]) -> Figures:
     exact, own, both, count = (int(number) for number in np.sum(seen, axis=0))
     if not exact:
-        return Figures(f"yes for {own} of {count}, for none of which the float model says yes", float(not own))
+        return Figures(f"{own} of {count:,} above the threshold, none in the float model", float(not own))
     more = f", and {counted(own - both, 'other')}" if own > both else ""
-    text = f"yes for {both} of the {exact} that are yes in the float model{more}, of {count}"
+    text = f"{both} of the {exact} above the threshold in the float model{more} (of {count:,})"
     return Figures(text, 2 * both / (exact + own), least_likely(both, exact))
 
 
@@ -188,11 +192,11 @@ ROWS: Mapping[OutputKind, KindRow] = {
     row.kind: row
     for row in (
         KindRow("classes", (0.045, 0.085), _same_classes, _say_classes),
-        KindRow("scores", (0.01, 0.04), _positives, _say_scores),
-        KindRow("points", (0.006, 0.03), _differences, _say_differences),
+        KindRow("scores", (0.01, 0.045), _positives, _say_scores),
+        KindRow("points", (0.006, 0.06), _differences, _say_differences),
         KindRow("mask", (0.02, 0.075), _overlap, _say_mask),
-        KindRow("embedding", (0.02, 0.08), _angle, _say_angle),
-        KindRow("signal", (0.01, 0.06), _energies, _say_signal),
+        KindRow("embedding", (0.1, 0.25), _angle, _say_angle),
+        KindRow("signal", (0.02, 0.075), _energies, _say_signal),
         KindRow("tokens", (0.02, 0.06), _same_classes, _say_tokens),
         KindRow("values", (0.01, 0.05), _differences, _say_differences),
     )
@@ -243,6 +247,42 @@ class OutputSeen:
         return is_dense and op.outputs[0].shape[-1:] < op.inputs[0].shape[-1:]
 
 
+@dataclass
+class RunningFigures:
+    """What is said of one output while samples come in. Its kind is what a user says, or what the first samples look
+    like."""
+
+    seen: OutputSeen
+    said: OutputKind | None = None
+    _first: list[tuple[Array, Array]] = field(default_factory=list)
+    _looks: list[Array] = field(default_factory=list)
+    _row: KindRow | None = None
+
+    def add(self, wanted: Array, found: Array) -> None:
+        """Add one run's output of both models."""
+        if self._row is None:
+            self._first.append((wanted, found))
+            if len(self._first) == KIND_SAMPLES:
+                self._decide()
+        elif len(self._looks) < MOST_LOOKS:
+            self._looks.append(self._row.look(wanted, found))
+
+    def _decide(self) -> KindRow:
+        if self._row is None:
+            seen = replace(self.seen, values=[wanted for wanted, _ in self._first])
+            self._row = ROWS[self.said or kind_of(seen)]
+            self._looks += [self._row.look(*pair) for pair in self._first]
+            self._first = []
+        return self._row
+
+    def figures(self) -> tuple[OutputKind, Figures] | None:
+        """Return the kind, and what is said; None without samples."""
+        if self._row is None and not self._first:
+            return None
+        row = self._decide()
+        return row.kind, row.say(self._looks)
+
+
 def kind_of(seen: OutputSeen) -> OutputKind:
     """Return what an output looks like."""
     positions, decides = seen.positions, seen.compared.decides
@@ -269,6 +309,8 @@ def _kind_of_vector(seen: OutputSeen) -> OutputKind:
         return "signal"
     norms = [float(np.linalg.norm(values)) for values in seen.values]
     if size >= SMALLEST_EMBEDDING and max(abs(norm - 1) for norm in norms) < NORM_OFF:
+        return "embedding"
+    if size >= WIDE_EMBEDDING and not seen.narrows_to_logits and not _lie_apart_from_zero(seen.values):
         return "embedding"
     if size >= 4 and (size % 2 == 0 or size % 3 == 0) and _lie_apart_from_zero(seen.values):
         return "points"

@@ -23,10 +23,10 @@ from ..sources.ports import Row
 from .bench import Bench
 from .errors import Compared, decibels, snr_text, where_measured
 from .judged import JUDGED
+from .judged_outputs import OutputKind
 from .loaded import Loaded
 from .measure import Reference, SampledError, Yardstick
 from .output_kinds import ROWS, Figures, KindRow, OutputSeen, kind_of
-from .output_options import OutputKind
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
@@ -217,7 +217,8 @@ class Judgement:
     def _references(self) -> list[list[Reference]]:
         """What the compared values of each sample are measured by."""
         exact = [values[: len(self.compared)] for values in self._wanted]
-        sticks = [Yardstick.of_values(values) for values in zip(*exact, strict=True)]
+        pairs = zip(self.compared, zip(*exact, strict=True), strict=True)
+        sticks = [Yardstick.of_values(values, one.least) for one, values in pairs]
         return [[stick.reference(one) for stick, one in zip(sticks, values, strict=True)] for values in exact]
 
     @cached_property
@@ -230,7 +231,7 @@ class Judgement:
     def _rows(self) -> list[KindRow]:
         """What each output is."""
         names = [self.bench.entry.graph.outputs[one.place].name for one in self.compared]
-        given = map(self.bench.options.kind, names)
+        given = map(self.bench.judged_outputs.kind, names)
         return [ROWS[kind or kind_of(seen)] for kind, seen in zip(given, self._seen, strict=True)]
 
     def verdict(self, made: Model) -> tuple[Verdict, SampledError]:

@@ -68,6 +68,7 @@ def doctor(
     search: shared.SearchOptions,
     remedy: RemedyOptions,
     samples: shared.SampleOptions,
+    judged: shared.JudgedOutputOptions,
     reports: shared.ReportOptions,
     quantized: Annotated[Path | None, argument("QUANTIZED", "The model to examine; by default, one is made.")] = None,
 ) -> None:
@@ -119,6 +120,7 @@ def doctor(
             target=target_of(options.target, rules, given),
             progress=lambda what: progress(0, what),
             keep_state=samples.state_is_kept,
+            outputs=judged.judged(),
         )
         result = diagnose(request)
     screen.show(result.diagnosis, options.as_json, print_diagnosis)

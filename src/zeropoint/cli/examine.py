@@ -116,6 +116,7 @@ def compare(
     model: shared.ModelArgument,
     options: CompareOptions,
     samples: shared.SampleOptions,
+    judged: shared.JudgedOutputOptions,
     checks: CheckOptions,
     reports: shared.ReportOptions,
     quantized: Annotated[Path | None, argument("QUANTIZED", "A quantized .tflite of it, by any tool.")] = None,
@@ -165,7 +166,7 @@ def compare(
         raise InvalidModel(f"{model} computes in integers and {quantized} does not; give the float model first")
     before, size = size_of(model, source.model), size_of(quantized, made)
     settings = Settings(samples.limit, keep_state=samples.state_is_kept)
-    comparison = source.compare(made, screen.remarks, settings, metric, runtime)
+    comparison = source.compare(made, screen.remarks, settings, metric, runtime, judged.judged())
     comparison = replace(comparison, float_bytes=before, quantized_bytes=size)
     screen.show(comparison, options.as_json, partial(print_comparison, top=options.top or None))
     if reports.wanted:

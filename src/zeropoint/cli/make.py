@@ -180,6 +180,7 @@ def quantize(
     search: LearningOptions,
     interface: shared.InterfaceOptions,
     samples: shared.CalibrationOptions,
+    judged: shared.JudgedOutputOptions,
     reports: shared.ReportOptions,
     graph: shared.FrozenGraphOptions,
 ) -> None:
@@ -212,7 +213,7 @@ def quantize(
     ranges.require(samples, search.range)
     if output.check and ranges.data is None:
         raise InvalidRecipe("--check compares the result with the float model; give --data to run both on")
-    request = replace(_request(recipe, ranges, search, ends), record=not output.no_record)
+    request = replace(_request(recipe, ranges, search, ends), record=not output.no_record, outputs=judged.judged())
     source = shared.load_model(model, screen, graph.ends(model))
     request = replace(request, ranges=described(source).merge(request.ranges).resolved(source))
     require_float_part(source, request.recipe, request.ops)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 
 from ..bench.bench import Bench
+from ..bench.judged_outputs import PLAIN, JudgedOutputs
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress
 from ..comparison.compare import ComparisonOptions, compare_models
@@ -74,10 +75,12 @@ class SampledModel:
         settings: Settings,
         metric: NamedMetric | None = None,
         runtime: Runtime = "delegate",
+        outputs: JudgedOutputs = PLAIN,
     ) -> Comparison:
         limit = settings.limit
         with progress_bar("comparing", self.total(limit), "samples", console) as progress:
             options = ComparisonOptions(limit, metric, progress, self.signature, settings.keep_state, runtime=runtime)
+            options = replace(options, outputs=outputs)
             return compare_models(self.model, quantized, self.data.samples, options)
 
     def traced(self, quantized: Model, console: Console) -> Trace | None:

@@ -17,6 +17,7 @@ from .command import argument, flag, option
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..bench.judged_outputs import JudgedOutputs
     from ..calibration import Ranges, Settings
     from ..dtypes import DType
     from ..graph.model import Model
@@ -258,6 +259,33 @@ def channels(text: str) -> tuple[float, ...]:
         return tuple(map(number, text.split(",")))
     except InvalidSample:
         raise InvalidSample(f"{text!r} is not a number, or numbers separated by commas") from None
+
+
+@dataclass(frozen=True)
+class JudgedOutputOptions:
+    """What the outputs of the model are, and how much each counts."""
+
+    output_kind: list[str] | None = option(
+        None, "NAME=KIND", "classes, scores, points, mask, embedding, signal, tokens or values (repeatable)."
+    )
+    output_weight: list[str] | None = option(
+        None, "NAME=W", "How much an output counts; 0 for not at all (repeatable)."
+    )
+
+    def judged(self) -> JudgedOutputs:
+        from ..bench.judged_outputs import JudgedOutputs
+
+        kinds: dict[str, Any] = dict(_named("--output-kind", given, "KIND") for given in self.output_kind or ())
+        weights = (_named("--output-weight", given, "W") for given in self.output_weight or ())
+        return JudgedOutputs(kinds, {name: number(text) for name, text in weights})
+
+
+def _named(option: str, given: str, what: str) -> tuple[str, str]:
+    """Parse NAME=VALUE; names of tensors may contain equals signs, values do not."""
+    name, _, value = given.rpartition("=")
+    if not name or not value:
+        raise InvalidRecipe(f"{option} takes NAME={what}, with the name of an output, not {given!r}")
+    return name, value
 
 
 SEQUENCE_HELP = "Samples are frames; states (auto, or INPUT=OUTPUT[,...]) are fed back."

@@ -11,6 +11,7 @@ import numpy as np
 from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import Compared, compared_outputs, encoded, real
 from ..bench.isolate import constant_parts, isolate
+from ..bench.judged_outputs import PLAIN, JudgedOutputs
 from ..calibration import Settings
 from ..display import counted, notebook_line
 from ..dtypes import Array
@@ -59,7 +60,7 @@ Progress = Callable[[int], None]
 class ComparisonOptions:
     """Options of a comparison: at most `limit` runs are made; `progress` is called with the number of samples done;
     `keep_state` says whether the state of a run is kept for the next, as in calibration; `runtime` runs the quantized
-    model."""
+    model; `outputs` are as in `quantize`."""
 
     limit: int | None = None
     metric: NamedMetric | None = None
@@ -68,6 +69,7 @@ class ComparisonOptions:
     keep_state: bool | None = None
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
     runtime: Runtime = "delegate"
+    outputs: JudgedOutputs = PLAIN
 
 
 def compare(
@@ -83,6 +85,7 @@ def compare(
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
     runtime: Runtime = "delegate",
+    outputs: JudgedOutputs | None = None,
 ) -> Comparison:
     """Compare a quantized model with its float model, op by op, on the same samples.
 
@@ -104,12 +107,13 @@ def compare(
             this one.
         runtime: What runs the quantized model: "delegate", "optimized" or "reference" kernels of LiteRT, or "tflm"
             (TensorFlow Lite Micro).
+        outputs: What the outputs are (classes, points, mask ...) if that is not recognized, and how much each counts.
 
     Returns:
         The signal-to-noise ratio of every output and op, and the scores of both models if there is a metric.
     """
     progress = progress or notebook_line("comparing, samples:")
-    options = ComparisonOptions(limit, named(metric), progress, signature, keep_state, ops, runtime)
+    options = ComparisonOptions(limit, named(metric), progress, signature, keep_state, ops, runtime, outputs or PLAIN)
     with trusting(trusted):
         wanted = load(model)
         return compare_models(wanted, load(quantized), samples_from(data, entry(wanted, signature)), options)
@@ -191,11 +195,12 @@ class _Comparer:
         inner = [t for t in flowing if t not in self.exact.inputs]
         known = {*self.exact.inputs, *self.exact.outputs, *inner}
         self.sums = self._tensor_sums(known)
+        said = options.outputs.of(entry(wanted, options.signature))
         self.compared = [
             one if one.is_in(self.exact, self.quantized) else Compared(one.place)
-            for one in compared_outputs(self.exact, self.ops)
+            for one in compared_outputs(self.exact, self.ops, said)
         ]
-        self.outputs = self._output_sums()
+        self.outputs = self._output_sums(said)
         ends = [[*graph.outputs, *(c.tensor(graph) for c in self.compared)] for graph in (self.exact, self.quantized)]
         self.runners = (
             Runner.exposing(wanted, self.exact, [*ends[0], *inner], kernels=right_kernels(wanted), strict=False),
@@ -218,10 +223,10 @@ class _Comparer:
         held = [t for t in numbers if t not in unpacked and self.alignment.partner.get(t) in known]
         return {t: TensorSums(t, relevant.get(t, RelevantRange())) for t in held}
 
-    def _output_sums(self) -> list[OutputSums]:
+    def _output_sums(self, said: JudgedOutputs) -> list[OutputSums]:
         by_place = {one.place: one for one in self.compared}
         return [
-            OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit_of(tensor)), by_place.get(k))
+            OutputSums(self.exact, k, self.ops, DeviationSums(scale=unit_of(tensor)), by_place.get(k), said)
             for k, tensor in enumerate(self.quantized.outputs)
         ]
 

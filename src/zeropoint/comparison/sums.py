@@ -10,7 +10,9 @@ import numpy as np
 
 from ..affine import QuantParams, broadcast_shape
 from ..bench.errors import Compared, ErrorSum, decibels, real
+from ..bench.judged_outputs import PLAIN, JudgedOutputs
 from ..bench.measure import ErrorTable, dot
+from ..bench.output_kinds import OutputSeen, RunningFigures
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
@@ -72,11 +74,18 @@ class OutputSums:
     ops: Mapping[str, OpSpec]
     sums: DeviationSums = field(default_factory=DeviationSums)
     compared: Compared | None = None
+    outputs: JudgedOutputs = PLAIN
     judged: ErrorTable = field(default_factory=ErrorTable)
     agreeing: int = 0
     rows: int = 0
     runs: int = 0
     is_distribution: bool = True
+
+    def __post_init__(self) -> None:
+        compared = self.compared or Compared(self.place)
+        self.judged.least = compared.least
+        seen = OutputSeen(compared, self.graph, self.ops, ())
+        self.words = RunningFigures(seen, self.outputs.kind(self.graph.outputs[self.place].name))
 
     def add(self, wanted: Array, found: Array, judged: tuple[Array, Array] | None = None) -> None:
         """Add one run's output of both models, and the tensors that are `judged` if those are different ones."""
@@ -84,8 +93,9 @@ class OutputSums:
             return
         self.runs += 1
         self.sums.add(wanted, found)
-        if wanted.dtype.kind == "f":
+        if wanted.dtype.kind == "f" and wanted.size:
             self.judged.add(*(judged or (wanted, found)))
+            self.words.add(np.array(wanted), np.array(found))
         if wanted.ndim in (1, 2) and wanted.shape[-1] > 1 and wanted.size:
             table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
             self.agreeing += int((table.argmax(-1) == other.argmax(-1)).sum())
@@ -107,7 +117,10 @@ class OutputSums:
         sums, compared = self.sums, self.compared or Compared(self.place)
         deviation = replace(sums.deviation(), snr=decibels(self.relative))
         where, tensor = compared.label(self.graph), self.graph.outputs[self.place].name
-        return OutputRow(name, deviation, sums.largest, sums.mean, self.agreement, where, tensor)
+        row = OutputRow(name, deviation, sums.largest, sums.mean, self.agreement, where, tensor)
+        words, weight = self.words.figures(), self.outputs.weight(tensor)
+        kind, text = (None, "") if words is None else (words[0], words[1].text)
+        return replace(row, kind=kind, text=text, weight=weight)
 
     def _looks_like_logits(self) -> bool:
         """Whether the output looks like class scores: logits, that is a dense layer with fewer outputs than inputs and

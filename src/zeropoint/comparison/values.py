@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..bench.errors import decibels
+from ..bench.judged_outputs import OutputKind
 from ..bench.measure import SampledError
 from ..bench.verdict import UNKNOWN, Verdict
 from ..display import Brief, Displayed
@@ -96,6 +97,16 @@ class OutputRow:
     agreement: float | None = None
     where: str = ""
     tensor: str = ""
+    kind: OutputKind | None = None
+    text: str = ""  # the difference in the words of that kind
+    weight: float = 1.0  # of its error among those of all outputs
+
+
+def error_of_outputs(outputs: Sequence[OutputRow]) -> float:
+    """Return the error of several outputs relative to what they vary by: that of the weighted mean of their shares."""
+    weights = sum(row.weight for row in outputs)
+    shares = (row.weight * row.deviation.error / (1 + row.deviation.error) for row in outputs)
+    return SampledError((sum(shares) / weights,)).value if weights else 0.0
 
 
 @dataclass(frozen=True)
@@ -126,8 +137,7 @@ class Comparison(Displayed):
     @property
     def error(self) -> float:
         """The error relative to what the outputs vary by: that of the mean share over outputs."""
-        shares = [o.deviation.error / (1 + o.deviation.error) for o in self.outputs]
-        return SampledError(tuple(shares)).value
+        return error_of_outputs(self.outputs)
 
     @property
     def snr(self) -> float:

@@ -15,6 +15,7 @@ from functools import reduce
 from ..bench.alignment import align_models
 from ..bench.bench import Bench
 from ..bench.errors import decibels
+from ..bench.judged_outputs import PLAIN, JudgedOutputs
 from ..bench.verdict import Verdict, verdict
 from ..calibration import Settings, Stats
 from ..comparison.compare import ComparisonOptions, compare_models
@@ -80,6 +81,7 @@ def doctor(
     metric: Metric | None = None,
     seconds: float = 100.0,
     keep_state: bool | None = None,
+    outputs: JudgedOutputs | None = None,
     progress: Callable[[str], None] | None = None,
     ops: Mapping[str, OpSpec] = OPS,
     trusted: bool = True,
@@ -106,6 +108,7 @@ def doctor(
         seconds: The time limit for trying fixes.
         keep_state: Whether each run starts from the state that the previous one left; by default decided from the
             model.
+        outputs: What the outputs are (classes, points, mask ...) if that is not recognized, and how much each counts.
         progress: Called with a description of the current step.
         ops: The op table, if not the package's own.
         trusted: If false, models run in a child process, so that a damaged or hostile file cannot crash or hang this
@@ -122,6 +125,7 @@ def doctor(
     samples = samples_from(data, where)
     request = DiagnosisRequest(wanted, samples, made, own, rules, range, effort, limit, named(metric))
     request = replace(request, seconds=seconds, keep_state=keep_state, progress=progress, ops=ops)
+    request = replace(request, outputs=outputs or PLAIN)
     with trusting(trusted):
         return diagnose(replace(request, target=target_of(target, rules, made))).diagnosis
 
@@ -145,7 +149,9 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     request.report("measuring the float model")
     settings = Settings(keep_state=request.keep_state)
     most = request.limit or MOST_SAMPLES
-    bench = Bench(request.model, request.data, replace(settings, limit=most), kept=most, ops=request.ops)
+    bench = Bench(
+        request.model, request.data, replace(settings, limit=most), kept=most, ops=request.ops, outputs=request.outputs
+    )
     calibration = None
     if request.calibration is not None:
         calibration = Bench(request.model, request.calibration, settings, ops=request.ops)
@@ -157,6 +163,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
     request.report("comparing op by op")
     alignment = align_models(request.model, made)
     options = ComparisonOptions(min(COMPARED, len(bench.rows)), keep_state=request.keep_state, ops=request.ops)
+    options = replace(options, outputs=request.outputs)
     scores = Scores(bench, request.metric)
     compared = compare_models(request.model, made, bench.rows[: options.limit], options, alignment)
     comparison = scores.on_all_samples(compared, made)
@@ -173,7 +180,7 @@ def diagnose(request: DiagnosisRequest) -> DiagnosisResult:
 
 def _quantize(bench: Bench, asked: DiagnosisRequest, recipe: Recipe, method: RangeChoice, effort: Effort) -> Result:
     """Quantize with the measurements that already exist."""
-    request = Request(recipe, method=method, effort=effort, ops=bench.ops, target=asked.target)
+    request = Request(recipe, method=method, effort=effort, ops=bench.ops, target=asked.target, outputs=asked.outputs)
     return quantize_with(bench, request)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from ..affine import QuantParams
 from ..bench.alignment import Alignment
 from ..bench.bench import Bench
+from ..bench.judged_outputs import PLAIN, JudgedOutputs
 from ..calibration import Grid, Method, Stats, TensorStats, choose_range
 from ..comparison.metrics import NamedMetric
 from ..comparison.values import Comparison, Finding
@@ -181,6 +182,7 @@ class DiagnosisRequest:
     keep_state: bool | None = None
     target: Target = INTEGER
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS)
+    outputs: JudgedOutputs = PLAIN
 
     def report(self, what: str) -> None:
         if self.progress is not None:

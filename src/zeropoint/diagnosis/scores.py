@@ -10,10 +10,9 @@ import numpy as np
 from ..bench.bench import Bench
 from ..bench.errors import Compared, decibels
 from ..bench.loaded import Loaded
-from ..bench.measure import SampledError
 from ..comparison.metrics import NamedMetric, apply_metric
 from ..comparison.sums import DeviationSums, OutputSums, unit_of
-from ..comparison.values import Comparison, MetricRow, OutputRow, Score
+from ..comparison.values import Comparison, MetricRow, OutputRow, Score, error_of_outputs
 from ..dtypes import Array
 from ..graph.model import Model
 from ..parallel import cached_property
@@ -52,22 +51,27 @@ class Scores:
     def outputs(self, made: Model) -> tuple[tuple[OutputRow, ...], float | None]:
         """Return each output compared with the float model's, and the metric."""
         graph, found = self.bench.entry.graph, Loaded(self.bench, made, self._asked).values(self.bench.rows)
-        units = map(unit_of, entry(made).graph.outputs)
-        sums = [OutputSums(graph, k, self.bench.ops, DeviationSums(scale=unit)) for k, unit in enumerate(units)]
         judged = {one.place: (one, k) for k, one in enumerate(self._asked) if one.decides is not None}
-        for one in sums:
-            one.compared, behind = judged.get(one.place, (None, None))
+        sums = []
+        for place, tensor in enumerate(entry(made).graph.outputs):
+            compared, behind = judged.get(place, (None, None))
+            unit, said = DeviationSums(scale=unit_of(tensor)), self.bench.judged_outputs
+            sums.append(OutputSums(graph, place, self.bench.ops, unit, compared, said))
             for wanted, own in zip(self._wanted, found, strict=True):
                 values = None if behind is None else (wanted[behind], own[behind])
-                one.add(wanted[one.place], own[one.place], values)
+                sums[-1].add(wanted[place], own[place], values)
         names = self.bench.entry.output_names
         return tuple(one.row(names[one.place]) for one in sums if one.sums.count), self._score(found)
 
     def of(self, made: Model) -> Score:
         outputs, metric = self.outputs(made)
         agreements = [output.agreement for output in outputs if output.agreement is not None]
-        error = SampledError(tuple(o.deviation.error / (1 + o.deviation.error) for o in outputs)).value
-        return Score(decibels(error), metric, float(np.mean(agreements)) if agreements else None, len(to_bytes(made)))
+        return Score(
+            decibels(error_of_outputs(outputs)),
+            metric,
+            float(np.mean(agreements)) if agreements else None,
+            len(to_bytes(made)),
+        )
 
     def on_all_samples(self, comparison: Comparison, made: Model) -> Comparison:
         """Return the comparison with outputs measured on all samples; its ops were compared on some of them."""

@@ -266,6 +266,7 @@ def quantize_on(
         holds_back=judged > 0,
         fits=reaches(request.recipe.highest_effort(request.effort), "high"),
         ops=request.ops,
+        outputs=request.outputs,
         progress=progress,
     )
     result = ask_target(quantize_with(bench, request, stage))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..bench.judged_outputs import PLAIN, JudgedOutputs
 from ..calibration import Method, Ranges, Stats
 from ..calibration.range_methods import PERCENTILE, Bounds, require_percentile
 from ..dtypes import DType
@@ -70,6 +71,7 @@ class Request:
     record: bool = True  # record in the file's metadata how it was made
     states: tuple[tuple[str, str], ...] = ()  # keys of state inputs, each with that of the output that fills it
     seed: int = 0  # random seed, used only at max effort
+    outputs: JudgedOutputs = PLAIN  # what they are, and how much each counts
 
     def __post_init__(self) -> None:
         require_effort(self.effort)

@@ -61,7 +61,8 @@ def _print_outputs(comparison: Comparison, printer: Printer) -> None:
     for output in comparison.outputs:
         errors = f"error {output.mean:.4g} on average, at most {output.largest:.4g}"
         where = f", measured at {output.where}" if output.where else ""
-        about = f"  SNR {snr_text(output.deviation.snr)}{where}; {errors}{_agreement(output.agreement)}"
+        words = "" if output.kind is None else f"{output.kind}: {output.text}; "
+        about = f"  {words}SNR {snr_text(output.deviation.snr)}{where}; {errors}{_agreement(output.agreement)}"
         printer.line("  ", (printer.fit(output.name, 60), "cyan"), about)
     if comparison.metric is not None:
         printer.line(("Metric  ", "bold"), str(comparison.metric))

@@ -302,6 +302,7 @@ class ComparedTensor:
     tensor: Tensor
     head: Probabilities | None = None
     weight: float = 1.0
+    is_output: bool = True
 
     def loss(self, student: Any, teacher: Any) -> Any:
         if self.head == "row":
@@ -326,7 +327,8 @@ def compared_tensors(graph: Graph, goal: Goal, ops: Mapping[str, OpSpec]) -> tup
         raise InvalidRecipe(f"no op inside the graph matches {unknown[0]!r}; {names_are_listed()}")
     chosen = set().union(*inner.values())
     ordered = [t for op in graph.ops for t in op.outputs if t in chosen]
-    return (*found, *(ComparedTensor(t, weight=goal.inner_weight / len(ordered)) for t in ordered))
+    weight = goal.inner_weight / max(1, len(ordered))
+    return (*found, *(ComparedTensor(t, weight=weight, is_output=False) for t in ordered))
 
 
 def _outputs_of(op: Op, pattern: str) -> list[Tensor]:

@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..bench.errors import Compared, Decides
+from ..bench.measure import Yardstick, error_of_sample
 from ..dtypes import Array
 from ..errors import InvalidRecipe, ZeropointError
 from ..files import PathLike
@@ -157,9 +159,40 @@ class TrainingLoop:
         self.distiller.optimizer.build(self.distiller.trainable_variables)  # otherwise TensorFlow traces the step again
 
 
+class HeldBackError:
+    """The error of a student's outputs on held-back samples, batch by batch, by the measure of `bench.measure`.
+
+    `compared` are the tensors that student and teacher compute; `wanted` are the teacher's values, by batch.
+    """
+
+    def __init__(self, compared: Sequence[Any], wanted: Sequence[Sequence[Array]]) -> None:
+        decides: dict[str | None, Decides] = {"row": "row", "each": "logits"}
+        outputs = [k for k, one in enumerate(compared) if one.is_output]
+        self.outputs = {k: Compared(k, decides.get(compared[k].head)) for k in outputs}
+        self.weights = [1.0 for _ in outputs]
+        rows = [self._rows(values) for values in wanted]
+        every = [row for batch in rows for row in batch]
+        pairs = zip(self.outputs.values(), zip(*every, strict=True), strict=True)
+        sticks = [Yardstick.of_values(values, one.least) for one, values in pairs]
+        self.references = [
+            [[stick.reference(one) for stick, one in zip(sticks, row, strict=True)] for row in batch] for batch in rows
+        ]
+
+    def _rows(self, values: Sequence[Array]) -> list[list[Array]]:
+        """Return what is compared of each sample of a batch."""
+        kept = [one.judged(np.asarray(values[k], np.float32)) for k, one in self.outputs.items()]
+        return [[one[place : place + 1] for one in kept] for place in range(len(kept[0]))]
+
+    def of(self, batch: int, values: Sequence[Array]) -> float:
+        """Return the error of the student's values for a batch."""
+        pairs = zip(self.references[batch], self._rows(values), strict=True)
+        return float(np.mean([error_of_sample(exact, own, self.weights) for exact, own in pairs]))
+
+
 class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Compares the current and the averaged state with the best so far on held-back samples, after each epoch, which
-    lasts from one check to the next."""
+    lasts from one check to the next: by the first metric or the loss on labels, or else by the measure of error that
+    steers all searches."""
 
     progress: Progress | None = None
     checkpoint: TrainingCheckpoint | None = None
@@ -167,7 +200,8 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def __init__(self, distiller: Any, schedule: Schedule, batches: RandomBatches, held: HeldBack) -> None:
         super().__init__()
         self.distiller, self.schedule, self.batches, self.held = distiller, schedule, batches, held
-        self.judge, self.sign = "loss", 1.0
+        self.judge, self.sign = "loss" if distiller.goal.is_labelled else "error", 1.0
+        self.measured: HeldBackError | None = None
         self.first = StateCheck(0.0, ())
         self.done, self.stopped = Progressed(), ""
         self.initial: list[Array] = []
@@ -300,15 +334,29 @@ class KeepBest(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def _check(self, state: Sequence[Array]) -> StateCheck:
         """Evaluate a state on the held-back samples; the student is left in that state."""
         self._restore(state)
-        found, sizes = list[Mapping[str, float]](), list[int]()
-        for k in range(self.held.num_batches):
-            inputs, *labels = self.held[k]
-            found.append(self.distiller.test_on_batch(inputs, *labels, return_dict=True))
-            sizes.append(len(inputs[0]))
-        self._choose_judge()
+        batches = [self.held[k] for k in range(self.held.num_batches)]
+        sizes = [len(inputs[0]) for inputs, *_ in batches]
+        if self.judge == "error":
+            found = self._errors([self.distiller.predict_on_batch(inputs) for inputs, *_ in batches])
+        else:
+            found = [self.distiller.test_on_batch(*batch, return_dict=True) for batch in batches]
+            self._choose_judge()
         logs = {name: float(np.average([one[name] for one in found], weights=sizes)) for name in found[0]}
         agreements = tuple(float(one["agreement"]) for one in found if "agreement" in one)
         return StateCheck(logs[self.judge], tuple(float(one[self.judge]) for one in found), logs, agreements)
+
+    def _errors(self, outputs: Sequence[Sequence[Array]]) -> list[Mapping[str, float]]:
+        """Return the loss and the error of each batch, from the values of student and teacher."""
+        count, found = len(self.distiller.compared), list[Mapping[str, float]]()
+        self.measured = self.measured or HeldBackError(self.distiller.compared, [own[count:] for own in outputs])
+        for place, values in enumerate(outputs):
+            loss = float(self.distiller.compute_loss(y_pred=list(values), training=False))
+            logs = {"loss": loss, "error": self.measured.of(place, values[:count])}
+            if self.distiller.agreement is not None:
+                ours, theirs = (np.argmax(values[k], axis=-1) for k in (0, count))
+                logs["agreement"] = float((ours == theirs).mean())
+            found.append(logs)
+        return found
 
     def _choose_judge(self) -> None:
         """Select the first metric, once Keras has created it, or the loss."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..errors import InvalidRecipe
+from ..sources.ports import Entry
 
 OutputKind = Literal["classes", "scores", "points", "mask", "embedding", "signal", "tokens", "values"]
 """Classes: one answer for each sample. Scores: one for each of many positions. Points: coordinates, also of boxes.
@@ -18,9 +19,9 @@ KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 
 
 @dataclass(frozen=True)
-class OutputOptions:
-    """The kinds and weights of outputs by name; an output that is not named has the weight 1, and the kind that it
-    looks like. An output of weight 0 is not compared."""
+class JudgedOutputs:
+    """What the outputs of a model are (`kinds`) and how much each counts (`weights`), by name. An output that is not
+    named counts 1, and is what it looks like; an output of weight 0 is not compared."""
 
     kinds: Mapping[str, OutputKind] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -39,17 +40,18 @@ class OutputOptions:
     def weight(self, name: str) -> float:
         return self.weights.get(name, 1.0)
 
-    def resolved(self, aliases: Mapping[str, str]) -> OutputOptions:
-        """Return the options by tensor name; `aliases` maps the names that callers use to these. Raises for names that
-        the model does not have, and if nothing would count."""
-        known = {**aliases, **{name: name for name in aliases.values()}}
+    def of(self, where: Entry) -> JudgedOutputs:
+        """Return the same by the names of tensors. Raises for names that the model does not have, and if no output
+        would count."""
+        aliases = dict(zip(where.output_names, (tensor.name for tensor in where.graph.outputs), strict=True))
+        known = {**{name: name for name in aliases.values()}, **aliases}
         for name in (*self.kinds, *self.weights):
             if name not in known:
                 raise InvalidRecipe(f"the model has no output '{name}'{_choices(name, aliases)}")
         weights = {known[name]: weight for name, weight in self.weights.items()}
-        if weights and not any(weights.get(name, 1.0) for name in aliases.values()):
-            raise InvalidRecipe("every output has the weight 0, so there is nothing to compare; give one of them more")
-        return OutputOptions({known[name]: kind for name, kind in self.kinds.items()}, weights)
+        if aliases and not any(weights.get(name, 1.0) for name in aliases.values()):
+            raise InvalidRecipe("every output has the weight 0, so nothing would be compared; give one of them more")
+        return JudgedOutputs({known[name]: kind for name, kind in self.kinds.items()}, weights)
 
 
 def _choices(name: str, aliases: Collection[str]) -> str:
@@ -57,4 +59,4 @@ def _choices(name: str, aliases: Collection[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(repr(known) for known in aliases)}"
 
 
-PLAIN = OutputOptions()
+PLAIN = JudgedOutputs()
