@@ -9,15 +9,15 @@ from typing import Any
 from ..bench.errors import decibels
 from ..bench.judged_outputs import OutputKind
 from ..bench.measure import SampledError
-from ..bench.verdict import UNKNOWN, Verdict
+from ..bench.verdict import UNKNOWN, Level, Verdict
 from ..display import Brief, Displayed
 from ..json_values import json_values
 from ..ops.execution import Execution
 from ..recipe import Recipe
 from ..recipe_files import PlainRules, recipe_content, recipe_from
 
-SCORE_LOSS = 0.01
-"""The share of its score that a quantized model may lose and still count as close to the float model."""
+SCORE_LOSS, MOST_LOST = 0.01, 0.05
+"""The shares of its score that a quantized model may lose and still be close to the float model, or usable."""
 
 SCHEMA_VERSION = 1
 """Schema version of `Comparison.to_json` and `Diagnosis.to_json`; docs/compare.md describes them."""
@@ -111,11 +111,30 @@ def error_of_outputs(outputs: Sequence[OutputRow]) -> float:
 
 @dataclass(frozen=True)
 class MetricRow:
-    """The scores of both models by the user's own metric."""
+    """The scores of both models by the user's own metric; higher is better."""
 
     name: str
     before: float
     after: float
+
+    @property
+    def lost(self) -> float:
+        """The share of the float model's score that is lost."""
+        return (self.before - self.after) / abs(self.before) if self.before else 0.0
+
+    @property
+    def level(self) -> Level:
+        """What the metric says of the quantized model."""
+        return "good" if self.lost <= SCORE_LOSS else "doubtful" if self.lost <= MOST_LOST else "broken"
+
+    def beside(self, said: Level) -> str:
+        """Return how far the metric agrees with a verdict by the error of the outputs."""
+        words = {"good": "good", "doubtful": "worth a look", "broken": "broken", "unknown": "unknown"}
+        if said == "unknown":
+            return f"{words[self.level]} by it; the error of the outputs says nothing certain"
+        other = f"the error of the outputs says {words[said]}"
+        both = "as the error of the outputs says" if said == self.level else other
+        return f"{words[self.level]} by it, {both}"
 
     def __str__(self) -> str:
         return f"{self.name}: {self.before:.6g} float, {self.after:.6g} quantized"
@@ -194,6 +213,15 @@ class Score:
     agreement: float | None = None
     bytes: int | None = None
 
+    @property
+    def rank(self) -> float:
+        """What it is judged by: the metric, if there is one."""
+        return self.snr if self.metric is None else self.metric
+
+    @property
+    def unit(self) -> str:
+        return "dB" if self.metric is None else "by the metric"
+
 
 @dataclass(frozen=True, repr=False)
 class Remedy(Brief):
@@ -227,15 +255,15 @@ class Diagnosis(Displayed):
     verdict: Verdict = UNKNOWN
 
     @property
-    def lost_score(self) -> float:
-        """The share of the float model's score, by the user's metric, that is lost; 0 without a metric."""
+    def level(self) -> Level:
+        """How good the model is: by the user's metric, if there is one, otherwise by the verdict."""
         metric = self.comparison.metric
-        return 0.0 if metric is None or not metric.before else (metric.before - metric.after) / abs(metric.before)
+        return self.verdict.level if metric is None else metric.level
 
     @property
     def is_close(self) -> bool:
-        """Whether the verdict is good, and the user's metric has dropped by at most SCORE_LOSS of its value."""
-        return self.verdict.level == "good" and self.lost_score <= SCORE_LOSS
+        """Whether the model is good."""
+        return self.level == "good"
 
     @property
     def is_healthy(self) -> bool:

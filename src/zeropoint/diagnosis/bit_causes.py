@@ -15,7 +15,7 @@ from ..ops import CONVERSIONS
 from ..ops.execution import macs_of
 from ..recipe import DYNAMIC, INT8, INT16X8, WEIGHTS, Rule, Scheme
 from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
-from .sensitive_ops import healthy_snr
+from .sensitive_ops import HEALTHY
 
 SEARCHED = 0.25
 """The share of the samples on which stretches of ops are compared."""
@@ -122,7 +122,7 @@ def other_quantizer(evidence: ModelEvidence) -> Hypothesis | None:
 def too_few_bits_everywhere(evidence: ModelEvidence) -> Hypothesis | None:
     """Activations that need more than 8 bits throughout the graph, where no small set of ops is the cause."""
     is_wide = evidence.request.recipe.has_wide_activations
-    if is_wide or (before := decibels(evidence.trials.error())) >= healthy_snr(evidence):
+    if is_wide or (before := decibels(evidence.trials.error())) >= HEALTHY:
         return None
     return Hypothesis(
         "8 bits are too few for the activations, all over the graph",

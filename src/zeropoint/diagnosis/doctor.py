@@ -276,9 +276,9 @@ class _Doctor:
             request.report(f"building the proposed model, range {method}, effort {effort}")
             result = _quantize(self.bench, request, recipe, method, effort)
             built.append((scores.of(result.model), result, {"range": method, "effort": effort}))
-        after, result, options = max(built, key=lambda one: one[0].snr)
-        if after.snr <= before.snr:
-            self.notes.append(f"all fixes together do not help: {after.snr:.1f} dB after {before.snr:.1f} dB")
+        after, result, options = max(built, key=lambda one: one[0].rank)
+        if after.rank <= before.rank:
+            self.notes.append(f"all fixes together do not help: {after.rank:.4g} after {before.rank:.4g} {after.unit}")
             return None, None
         moved = wide_share(result.model, request.ops) - wide_share(self.evidence.made, request.ops)
         return result, Remedy(plain_rules(recipe), options, before, after, max(0.0, moved), scores.float_metric)

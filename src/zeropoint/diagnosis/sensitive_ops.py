@@ -21,11 +21,8 @@ from ..ops.execution import macs_of
 from ..recipe import INT16X8, PRESETS, Rule, reaches
 from .evidence import Fix, Hypothesis, ModelEvidence, listed, numbers, rule_for
 
-HEALTHY = 30.0
+HEALTHY = 24.0
 """SNR of the outputs in dB above which no op is called sensitive: such an error goes unnoticed."""
-
-HEALTHY_LOGITS = 24.0
-"""The same limit before a softmax or a sigmoid, which compress large values."""
 
 MOST = 0.1
 """The default share of multiply-accumulates that may get more bits."""
@@ -209,16 +206,10 @@ class SensitiveOpSearch:
         return replace(best, layers=layers, between=tuple(between))
 
 
-def healthy_snr(evidence: ModelEvidence) -> float:
-    """Return the SNR of the outputs above which no op is called sensitive."""
-    compared = evidence.trials.bench.compared
-    return HEALTHY_LOGITS if compared and all(one.decides is not None for one in compared) else HEALTHY
-
-
 def sensitive_ops(evidence: ModelEvidence) -> Hypothesis | None:
     """The ops that gain most when computed with more bits, at little cost."""
     before = evidence.trials.error()
-    if decibels(before) >= healthy_snr(evidence):
+    if decibels(before) >= HEALTHY:
         return None
     search = SensitiveOpSearch(evidence)
     widened = search.best()
@@ -247,7 +238,7 @@ def coarse_weights(evidence: ModelEvidence) -> Hypothesis | None:
     """Weight rounding that alone causes much of the error, so that better rounding helps."""
     request, before = evidence.request, evidence.trials.error()
     is_wide = request.recipe.has_wide_activations
-    if reaches(request.effort, "high") or is_wide or decibels(before) >= healthy_snr(evidence):
+    if reaches(request.effort, "high") or is_wide or decibels(before) >= HEALTHY:
         return None
     with_wide = evidence.trials.error(Fix((Rule(INT16X8),)))
     share = with_wide / before if before > 0 else 0.0

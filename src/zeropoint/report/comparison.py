@@ -83,7 +83,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     agreement = _agreement(compared.agreement)
     printer.line(("Outputs  ", "bold"), f"{snr} on {counted(compared.samples, 'sample')}{agreement}")
     if compared.metric is not None:
-        printer.line(("Metric  ", "bold"), str(compared.metric))
+        said = compared.metric.beside(diagnosis.verdict.level)
+        printer.line(("Metric  ", "bold"), f"{compared.metric}; {said}")
     level = {"good": "good", "doubtful": "look at it"}.get(diagnosis.verdict.level, diagnosis.verdict.level)
     printer.line(("Verdict  ", "bold"), f"{level}: {diagnosis.verdict.summary}")
     if diagnosis.is_healthy:
