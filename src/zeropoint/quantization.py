@@ -26,7 +26,7 @@ from .plan.request import (
 from .recipe import Effort, Recipe
 from .runtime import trusting
 from .sources.data import DataSource, samples_by_signature
-from .sources.models import ModelSource, load
+from .sources.models import ModelSource, load, size_of_file
 from .sources.samples import Samples
 from .sources.sequence import States, sequence_of
 from .targets import Target
@@ -131,9 +131,10 @@ def quantize(
         seed=seed,
     )
     require_one_source(data, stats)
+    file_bytes = size_of_file(model)
     with trusting(trusted):
         if data is None:
-            return run_without_data(source, request)
+            return run_without_data(source, request).from_file_of(file_bytes)
         samples: Samples | Mapping[str, Samples]
         if sequence:
             samples = sequence_of(source, data, sequence)
@@ -141,7 +142,8 @@ def quantize(
         else:
             samples = samples_by_signature(data, source)
         shown = progress or notebook_line("calibrating, samples:")
-        return quantize_on(source, request, samples, settings, shown, _notebook_stage)
+        result = quantize_on(source, request, samples, settings, shown, _notebook_stage)
+        return result.from_file_of(file_bytes)
 
 
 def _notebook_stage(title: str, total: int | None) -> Progress:

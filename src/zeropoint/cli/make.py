@@ -230,6 +230,7 @@ def quantize(
     else:
         size = result.save(path, overwrite=reports.overwrite, write_ranges=output.write_ranges)
         before = size_of(model, source)
+        result = result.from_file_of(before)
         show(screen, result, SavedAs(path, size, before), output.as_json)
     if path is not None and reports.wanted:
         comparison = None if sampled is None else sampled.compare_briefly(result.model, remarks, samples.settings())

@@ -163,8 +163,8 @@ def train(
             resume=options.resume,
             allow_nonfinite=options.allow_nonfinite,
         )
-    result = distilled.result
     size, before = distilled.save(options.output, overwrite=reports.overwrite), size_of(model, source.model)
+    result = distilled.result.from_file_of(before)
     show(screen, result, SavedAs(options.output, size, before), options.as_json)
     if reports.wanted:
         unlabelled = source if goal.loss is None and goal.metric is None else _without_labels(source)

@@ -35,7 +35,7 @@ from ..plan.rewrite import Encoder, build
 from ..plan.saved import save_plan
 from ..recipe import EFFORTS, preset, reaches
 from ..recipe_files import plain_rules
-from ..runtime import require_runnable
+from ..runtime import require_runnable, time_limit
 from ..runtime.device_tools import ToolReport, ask_tool
 from ..sources.ports import entries, entry_graphs
 from ..sources.samples import Samples
@@ -44,6 +44,7 @@ from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
 from .candidate import Candidate, Stage, no_progress
+from .drawback import Drawback, Origin, Weighing, drawback_of
 from .made_up_inputs import never_further_off
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .rounding_steps import require_learning, rounded_for_all_samples
@@ -57,7 +58,7 @@ class Result(Displayed):
 
     `prepared` is the float model that the plans are for, `stats` what its ranges come from, `unmatched` the names of
     given ranges that it has no tensors for. `verdict` says whether the model agrees with the float one. `ops` is the
-    op table it was made with.
+    op table it was made with, `origin` the model that the user gave.
     """
 
     model: Model
@@ -73,6 +74,7 @@ class Result(Displayed):
     tool: ToolReport | None = None
     unmatched: tuple[str, ...] = ()
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS, repr=False)
+    origin: Origin | None = field(default=None, repr=False)
 
     @property
     def check(self) -> Check:
@@ -85,6 +87,23 @@ class Result(Displayed):
         if self.traced is None or self.prepared is None:
             return ()
         return self.traced.worst_ops(self.prepared, self.model)
+
+    @cached_property
+    def drawback(self) -> Drawback | None:
+        """What is worse than in the model it was made from, if it is larger or slower than that. Computed when first
+        accessed, because it takes a few runs of both models: who only saves the result does not wait for them."""
+        if self.origin is None:
+            return None
+        source = self.origin.model
+
+        def of_weights(mode: str) -> Model:
+            return run(source, Request(preset(mode), effort="quick", ops=self.ops, target=CPU)).model
+
+        return drawback_of(Weighing(self.origin, self.model, self.check), of_weights)
+
+    def from_file_of(self, size: int | None) -> Result:
+        """Return the result with the size of the file that its model was read from."""
+        return self if self.origin is None else replace(self, origin=replace(self.origin, file_bytes=size))
 
     @property
     def plan(self) -> Plan:
@@ -146,7 +165,9 @@ def run_without_data(model: Model, request: Request) -> Result:
     request = with_matched_rules(model, request)
     request, measured = _measured(model, request)
     result = ask_target(_with_states(_run_unmeasured(model, request), model, request))
-    return replace(result, notes=(*result.notes, *measured, *_left_out(request)))
+    return replace(
+        result, notes=(*result.notes, *measured, *_left_out(request)), origin=Origin(model, time_limit=time_limit())
+    )
 
 
 def _run_unmeasured(model: Model, request: Request) -> Result:
@@ -276,7 +297,7 @@ def quantize_on(
     found = _judged(bench, result.model, request)
     if any(finding.check in SAMPLE_CAUSES for finding in findings):
         found = found.on_wrong_samples()
-    return replace(result, warnings=warnings, notes=notes, verdict=found)
+    return replace(result, warnings=warnings, notes=notes, verdict=found, origin=Origin(model, time_limit=time_limit()))
 
 
 def accepted(model: Model, request: Request) -> Request:

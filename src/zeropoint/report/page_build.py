@@ -285,6 +285,8 @@ def _making(evidence: Evidence) -> Iterator[tuple[str, str]]:
     if evidence.compared is not None:
         yield "Compared on", f"{evidence.compared.samples} samples"
     if evidence.result is not None:
+        if (drawback := evidence.result.drawback) is not None:
+            yield drawback.title, str(drawback)
         yield from (("Target", line) for line in target_lines(evidence.result))
         for step in evidence.result.steps:
             yield "Step", step_text(step)

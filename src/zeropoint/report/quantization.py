@@ -71,7 +71,13 @@ def result_json(result: Result, saved: SavedAs) -> dict[str, Any]:
     ]
     measured = {"verdict": result.verdict, "steps": steps, "worst": worst, "signatures": ends}
     counts = Counter(op.execution for op in shown.ops)
-    made = {"target": result.target.name, "integer_share": shown.integer_share, "ops": counts, "skipped": skipped}
+    made = {
+        "drawback": result.drawback,
+        "target": result.target.name,
+        "integer_share": shown.integer_share,
+        "ops": counts,
+        "skipped": skipped,
+    }
     repairs = [{"name": r.tensor.name, "code": r.code, "text": r.text} for r in result.repairs]
     given = [{"name": name, "by": by} for name, by in result.given.items()]
     told = {"given": given, "unmatched": result.unmatched, "repairs": repairs, "warnings": result.warnings}
@@ -91,6 +97,8 @@ def print_result(result: Result, saved: SavedAs, console: Console) -> None:
     before, after = saved.float_bytes, saved.bytes
     shown = inspect(result.model, after)
     printer.entry("Size", f"{size_text(before)} -> {size_text(after)}  ({after / before:.0%})")
+    if (drawback := result.drawback) is not None:
+        printer.entry(drawback.title, str(drawback))
     if (few := few_levels_text(shown)) is not None:
         printer.entry("Few levels", few)
     share = "" if shown.integer_share is None else f", {shown.integer_share_text} of the arithmetic"

@@ -111,9 +111,19 @@ def _framework(value: Any) -> str | None:
 
 def size_of(path: PathLike | None, model: Model) -> int:
     """Return the size of a model's `.tflite`: that of its file, or what it would be if it came from something else."""
-    if path is not None and Path(path).is_file() and Path(path).suffix.lower() not in (*KERAS_SUFFIXES, ".onnx"):
-        return Path(path).stat().st_size
-    return len(to_bytes(model))
+    size = size_of_file(path)
+    return len(to_bytes(model)) if size is None else size
+
+
+def size_of_file(source: ModelSource) -> int | None:
+    """Return the size of the `.tflite` that a model is read from, a file or bytes; None if it comes from something
+    else."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return memoryview(source).nbytes
+    if not (isinstance(source, str) or hasattr(source, "__fspath__")):
+        return None
+    is_tflite = Path(source).is_file() and Path(source).suffix.lower() not in (*KERAS_SUFFIXES, ".onnx")
+    return Path(source).stat().st_size if is_tflite else None
 
 
 def from_torch(module: Any, sample_inputs: Any, conversion: Conversion) -> Model:

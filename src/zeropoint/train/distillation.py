@@ -179,7 +179,7 @@ def distill(
     notes = (*result.notes, *_summary_notes(stages, summaries))
     _, unseen = held.split(schedule.held_back)
     judge = Bench(source, [held.rows[k] for k in unseen], calibration, ops=ops)
-    result = replace(result, notes=notes, verdict=_verdict_of_training(judge, result))
+    result = replace(result, notes=notes, verdict=_verdict_of_training(judge, result), origin=start.origin)
     return Distilled(result, training, student, start)
 
 
