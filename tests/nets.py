@@ -25,6 +25,7 @@ OPTIONS = {
     "MAX_POOL_2D": "Pool2DOptions",
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "L2_POOL_2D": "Pool2DOptions",
+    "L2_NORMALIZATION": "L2NormOptions",
     "CUMSUM": "CumsumOptions",
     "TRANSPOSE_CONV": "TransposeConvOptions",
     "PADV2": "PadV2Options",

@@ -363,7 +363,10 @@ def test_tensor_names_in_the_plan_are_those_of_the_model(run, home):
 
 def test_the_last_line_is_a_verdict(quantize, home):
     out, _ = quantize("--data", home / "data.npz")
-    assert re.match(r"Verdict +good: the float model's class for \d+ of \d+ samples", out.splitlines()[-1])
+    last = out.splitlines()[-1]
+    assert re.match(
+        r"Verdict +good: classes: the same in \d+ of \d+ .*; error .* of what it varies by \(SNR .* dB\)", last
+    )
     out, _ = quantize("--mode", "dynamic", output="dynamic.tflite")
     assert out.splitlines()[-1].startswith("Verdict     unknown: nothing was measured")
 

@@ -35,9 +35,10 @@ class Patient:
 
 
 def images(count: int = 24, seed: int = 0, channels: int = 3) -> list[Sample]:
-    """Normalized: within -1 .. 1."""
+    """Normalized: within -1 .. 1; each of another colour, so that outputs differ from image to image."""
     rng = np.random.default_rng(seed)
-    return [(rng.uniform(-1, 1, (1, 8, 8, channels)).astype(np.float32),) for _ in range(count)]
+    tinted = (rng.uniform(-1, 1, size) for _ in range(count) for size in [(1, 8, 8, channels)])
+    return [((0.5 * image + rng.uniform(-0.5, 0.5, channels)).astype(np.float32),) for image in tinted]
 
 
 def conv_net(channels: int = 8) -> Model:
@@ -175,9 +176,10 @@ def two_bit_weights() -> Patient:
 
 
 def four_bit_weights() -> Patient:
-    """Integers throughout, weights with four bits."""
-    model, data = conv_net(), images()
-    return Patient(model, data, plainly(model, data, weight_bits=4), ops=("a", "b", "c"))
+    """Integers throughout, weights with four bits, rounded so that their errors cancel: the outputs are close."""
+    model, data = conv_net(32), images()
+    made = zeropoint.quantize(model, data=data, weight_bits=4, target="integer").model
+    return Patient(model, data, made, ops=("b", "c"))
 
 
 FAULTS: dict[str, Callable[[], Patient]] = {

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from zeropoint.bench.errors import ErrorSum
+from zeropoint.bench.measure import SampledError
 from zeropoint.improve.rounding_steps import FEWEST_CROSSED, REFINED, _may_propose
 
 Error = Callable[[int, bool], float]
-"""(sample, whether weights were fitted to it) -> the error of the refined model."""
+"""(sample, whether weights were fitted to it) -> the noise of the refined model, relative to what samples vary by."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class Samples:
     def judging(self, count: int) -> Samples:
         return replace(self, judged_rows=self.rows[:count])
 
-    def errors(self, model: Weights, places: Sequence[int]) -> list[list[ErrorSum]]:
-        return [[ErrorSum(model.error(self.judged_rows[place]), 1.0)] for place in places]
+    def errors(self, model: Weights, places: Sequence[int]) -> SampledError:
+        noise = (model.error(self.judged_rows[place]) for place in places)
+        return SampledError(tuple(one / (1 + one) for one in noise))
 
 
 def only_own(_: int, is_own: bool) -> float:

@@ -293,7 +293,7 @@ def test_an_interruption_compares_the_present_state_with_the_start(model, images
     settings = QuantSettings(weight_bits=2)
     found = distill(model, samples, settings=settings, schedule=Schedule(500, 32, 3e-3, checks=1), progress=progress)
     assert found.training.best_step == 15, str(found.training)
-    assert "interrupted; the loss on held-back samples fell" in str(found.training)
+    assert "interrupted; the error on held-back samples fell" in str(found.training)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_patience_ends_training(model, images):
     samples = [x[None] for x in images["calibration"][:24]]
     found = distill(model, samples, schedule=Schedule(100, 8, 10.0, checks=100, patience=2))
     assert found.training.steps < 20
-    assert "no better loss in 2 checks" in str(found.training)
+    assert "no better error in 2 checks" in str(found.training)
     with pytest.raises(InvalidRecipe, match="at least one check"):
         Schedule(patience=0)
 
@@ -433,8 +433,8 @@ def test_the_command_uses_no_more_samples_than_asked_for_and_prints_json(run, fi
     told = json.loads(printed)
     assert told["schema"] == 1
     assert told["bytes"] == (files / "out.tflite").stat().st_size < told["float_bytes"]
-    assert told["verdict"]["level"] in ("good", "doubtful", "broken")
-    assert told["verdict"]["samples"] > 0
+    assert told["verdict"]["level"] == "unknown"  # the few samples that are held back say little
+    assert 0 < told["verdict"]["samples"] < 8
     assert told["verdict"]["held_back"] is None
 
 

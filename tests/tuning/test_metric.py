@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from zeropoint.bench.measure import ErrorTable
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.tuning import metric as metric_module
 from zeropoint.tuning.evaluation import EvaluationSet, Judge, evaluation_set
@@ -44,10 +45,33 @@ def test_shares_count_classes():
     assert TOP1.scorer(answers())(None) < TOP5.scorer(answers())(None) <= 1
 
 
-def test_snr_is_that_of_all_outputs_together():
-    noise = sum(((a[0] - b[0]) ** 2).sum() for a, b in zip(EXACT, FOUND, strict=True))
-    power = sum((a[0] ** 2).sum() for a in EXACT)
-    assert SNR.scorer(answers())(None) == pytest.approx(10 * math.log10(power / noise), abs=1e-3)
+def test_snr_is_by_the_measure_that_steers_searches():
+    """Each output counts the same, however large its values; so does each sample."""
+    tables = [ErrorTable(), ErrorTable()]
+    pairs = [([a[0], 1e3 * b[0]], [b[0], 1e3 * a[0]]) for a, b in zip(EXACT, FOUND, strict=True)]
+    for exact, found in pairs:
+        for table, one, other in zip(tables, exact, found, strict=True):
+            table.add(one, other)
+    alone = [table.error.share for table in tables]
+    both = Answers([found for _, found in pairs], [exact for exact, _ in pairs], LABELS, b"", 1)
+    share = sum(alone) / 2
+    assert SNR.scorer(answers())(None) == pytest.approx(-10 * math.log10(alone[0] / (1 - alone[0])))
+    assert SNR.scorer(both)(None) == pytest.approx(-10 * math.log10(share / (1 - share)))
+
+
+def test_a_loud_sample_moves_the_snr_no_more_than_any_other():
+    spoilt = [[100 * o[0]] if k == 5 else o for k, o in enumerate(FOUND)]
+    before, after = (10 ** (-SNR.scorer(answers(outputs))(None) / 10) for outputs in (FOUND, spoilt))
+    assert before < after
+    assert after / (1 + after) <= before / (1 + before) + 1 / len(FOUND)
+
+
+def test_several_runs_of_a_sample_count_as_one():
+    picks = np.array([3, 3, 60])
+    pairs = answers(truth=LABELS[:100], runs=2)
+    known = [SNR.scorer(answers())(np.array([2 * k, 2 * k + 1])) for k in picks]
+    shares = [1 / (1 + 10 ** (snr / 10)) for snr in known]
+    assert SNR.scorer(pairs)(picks) == pytest.approx(10 * math.log10(1 / np.mean(shares) - 1))
 
 
 def test_the_standard_error_is_that_of_paired_samples():

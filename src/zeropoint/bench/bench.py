@@ -25,8 +25,8 @@ from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
 from .errors import Compared, compared_outputs, real, where_measured
 from .judged import JUDGED, Judged
 from .judged_outputs import PLAIN, JudgedOutputs
-from .loaded import KEPT_OUTPUTS, KeptOutputs, Loaded, NumberedRow
-from .measure import Reference, SampledError, Yardstick, error_of_sample
+from .loaded import Loaded, NumberedRow
+from .measure import Reference, SampledError, Yardstick
 from .op_errors import TracedSamples
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
@@ -50,9 +50,6 @@ STAYS_LOADED = 1 << 24
 """Maximum bytes of weights and activations of a float model that stays loaded."""
 
 GOLDEN = (5**0.5 - 1) / 2
-
-KEPT_OUTPUT_BYTES = 1 << 22
-"""Maximum size of the outputs of a version that are kept."""
 
 KnownErrors = dict[int, float]
 """The error of a version on each sample, by its place among those that judge."""
@@ -89,7 +86,6 @@ class Bench:
         self._wanted: list[list[Array]] = []
         self._references: list[list[Reference]] = []
         self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
-        self._outputs: WeakKeyDictionary[Model, KeptOutputs] = WeakKeyDictionary()
         self._latest: WeakKeyDictionary[Model, Loaded] = WeakKeyDictionary()  # one at most, of all copies of this bench
         self._recorder: RunRecorder | None = None
         self._held_in_order = 0
@@ -108,7 +104,6 @@ class Bench:
         other.__dict__.pop("_held_values", None)
         other.__dict__["numbered_rows"] = list(enumerate(rows))
         other._wanted, other._references, other._known, other._recorder = [], [], WeakKeyDictionary(), None
-        other._outputs = WeakKeyDictionary()
         return other
 
     def resuming(self, rows: Sequence[Row]) -> Bench:
@@ -118,7 +113,7 @@ class Bench:
         other = copy(self)
         numbers = [number for number, _ in self.numbered_rows]
         other.__dict__["numbered_rows"] = list(zip(numbers, rows, strict=False))
-        other._known, other._outputs, other.resumes = WeakKeyDictionary(), WeakKeyDictionary(), True
+        other._known, other.resumes = WeakKeyDictionary(), True
         return other
 
     def in_given_order(self) -> Bench:
@@ -129,6 +124,7 @@ class Bench:
         in_order = sorted(self.numbered_rows, key=lambda numbered: numbered[0])
         other = self.on([])
         other.__dict__["numbered_rows"] = in_order
+        other.__dict__.pop("yardsticks", None)  # they follow from the first of these samples
         other._judged, other._recorder = self._judged, self._recorder
         return other
 
@@ -375,21 +371,8 @@ class Bench:
         known = self.known_errors(model)
         if missing := [place for place in places if place not in known]:
             _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
-            known.update(zip(missing, self._measured(model, missing), strict=True))
+            known.update(zip(missing, self.loaded(model).errors(missing), strict=True))
         return SampledError(tuple(known[place] for place in places))
-
-    def _measured(self, model: Model, places: Sequence[int]) -> list[float]:
-        """Return the errors at these places, of outputs that are still known, or else after running the version."""
-        kept = self._outputs.get(model, {})
-        if all(place in kept for place in places):
-            exact = self.references(len(self.judged_rows))
-            return [error_of_sample(exact[place], kept[place], self.weights) for place in places]
-        return self.loaded(model).errors(places, keep=self.kept_outputs(model))
-
-    def kept_outputs(self, model: Model) -> KeptOutputs | None:
-        """Return where the outputs of a version are kept by place; None if they are too large."""
-        size = sum(reference.values.nbytes for reference in self.references(1)[0])
-        return self._outputs.setdefault(model, {}) if KEPT_OUTPUTS * size <= KEPT_OUTPUT_BYTES else None
 
     def loaded(self, model: Model) -> Loaded:
         """Return another version, loaded for comparison. The last one of a small model stays loaded until the next."""

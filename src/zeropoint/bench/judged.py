@@ -35,8 +35,7 @@ class Judged:
         self.count = max(self.count, count)
         if missing := [place for place in range(count) if place not in self._errors]:
             loaded = self._loaded or self._bench.loaded(self._model)
-            keep = self._bench.kept_outputs(self._model)
-            self._errors.update(zip(missing, loaded.errors(missing, keep=keep), strict=True))
+            self._errors.update(zip(missing, loaded.errors(missing), strict=True))
             self._loaded = loaded if self._bench.is_small else None
         return SampledError(tuple(self._errors[place] for place in range(count)))
 

@@ -25,14 +25,7 @@ SHORT = 2e9
 PARTS = 2
 """Number of parts the samples are split into, independent of the number of cores, so that sums are reproducible."""
 
-KEPT_OUTPUTS = 3
-"""Of how many samples the outputs of a version are kept: ops to leave float are searched for on so few, with other
-scales of channels."""
-
 NumberedRow = tuple[int, Row]
-KeptOutputs = dict[int, list[Array]]
-"""The outputs of a version by place of the sample."""
-
 Found = TypeVar("Found")
 
 
@@ -96,11 +89,10 @@ class Loaded:
         places: Sequence[int],
         extra: Sequence[Array] = (),
         most: float = math.inf,
-        keep: KeptOutputs | None = None,
     ) -> list[float]:
         """Return the error by sample at these places; `extra` is fed to additional inputs.
 
-        Runs stop as soon as the mean error is certain to exceed `most`. The first outputs go to `keep`.
+        Runs stop as soon as the mean error is certain to exceed `most`.
         """
         bench, wanted_places = self._bench, frozenset(places)
         end = max(places, default=-1) + 1
@@ -112,8 +104,6 @@ class Loaded:
                 if place not in wanted_places:
                     continue
                 found.append(error_of_sample(exact[place], values, bench.weights))
-                if keep is not None and place < KEPT_OUTPUTS:
-                    keep[place] = values
                 left -= found[-1]
                 if left < 0:
                     break

@@ -28,14 +28,18 @@ from ..parallel import cached_property
 LOUD = 16.0
 """A sample's variance counts up to this multiple of the median, so that a loud one does not set what is usual."""
 
-LEAST_USUAL = 1e-3
-"""What is usual is at least this share of the plain mean of variances: an output that hardly ever says anything."""
+LEAST_USUAL, MOST_SAMPLES = 1e-3, 0.9
+"""What is usual is at least the first share of the variance that the second share of the samples stays below, for
+outputs that hardly ever say anything."""
 
 CONSTANT = 0.03
 """A channel that does not vary counts as if it varied by this share of its value."""
 
 QUIET = 0.1
 """A sample that varies less counts as if it varied by this share of what is usual."""
+
+SURELY, FEWEST_SURE = 10.0, 8
+"""A gain counts if it is this many times what is lost on other samples, among so many."""
 
 IN_KIND = 100.0
 """Ratio of usual variances from which channels are different quantities."""
@@ -81,8 +85,10 @@ class Moments:
     @classmethod
     def of(cls, values: Array, axis: int | None) -> Moments:
         rows = channels_last(values, axis)
-        if np.isfinite(rows).all():
+        if len(rows) and np.isfinite(rows).all():
             return cls(rows.mean(axis=0), np.einsum("pc,pc->c", rows, rows) / max(1, len(rows)))
+        if not len(rows):
+            return cls(np.zeros(rows.shape[1]), np.zeros(rows.shape[1]))
         finite = np.isfinite(rows)
         count, kept = np.maximum(1, finite.sum(axis=0)), np.where(finite, rows, 0.0)
         return cls(kept.sum(axis=0) / count, (kept**2).sum(axis=0) / count)
@@ -103,12 +109,12 @@ class Yardstick:
         """Return the yardstick that follows from the float model's values of some samples; channels count as if they
         varied by `least`, for quantities whose unit says what matters."""
         means, powers = np.array([one.mean for one in samples]), np.array([one.power for one in samples])
-        centre = np.median(means, axis=0)
+        centre = quantile(means, 0.5)
         spread = _variances(means, powers, centre)
-        capped = np.minimum(spread, LOUD * np.median(spread, axis=0)).mean(axis=0)
-        usual = np.maximum(capped, LEAST_USUAL * spread.mean(axis=0))
-        power = np.asarray(powers.mean(axis=0))
-        usual = np.where(usual > ROUNDING * power, usual, CONSTANT**2 * power)
+        capped = np.minimum(spread, LOUD * quantile(spread, 0.5)).mean(axis=0)
+        usual = np.maximum(capped, LEAST_USUAL * quantile(spread, MOST_SAMPLES))
+        power = quantile(powers, 0.5)
+        usual = np.where(usual > ROUNDING * power, usual, CONSTANT**2 / QUIET * power)
         usual = np.maximum(usual if usual.any() else np.ones_like(usual), least)
         return cls(axis, centre, usual, _quantities(usual))
 
@@ -149,6 +155,14 @@ class Yardstick:
 
 ROUNDING = 1e-9
 """Variance relative to power below which a channel is constant: what float32 rounds is no variation."""
+
+
+def quantile(values: Array, share: float) -> Array:
+    """Return what this share of the values stays below, along the first axis: a value, or the mean of the two in the
+    middle. (NumPy's own functions load a module that nothing else needs.)"""
+    ordered, place = np.sort(values, axis=0), (len(values) - 1) * share
+    low = ordered[math.floor(place)]
+    return np.asarray(0.5 * (low + ordered[math.ceil(place)]) if share == 0.5 else low)
 
 
 def _variances(mean: Array, power: Array, centre: Array) -> Array:
@@ -275,10 +289,15 @@ class SampledError:
         """Whether this error is smaller than `other`, on the same samples, by more than `by` standard errors of the
         difference: a gain that chance explains does not count.
 
-        With differences d over n samples, the sum of d has to exceed by * sqrt(n) * std(d).
+        With differences d over n samples, the sum of d has to exceed by * sqrt(n) * std(d). Where few samples are bad
+        and these are mended, d varies much; then it is enough that all samples but the one that gains most gain
+        SURELY times what others lose.
         """
         gaps = np.subtract(other.parts, self.parts)
         gain = math.fsum(gaps)
         if not gain > 0 or gaps.size < 2:
             return gain > 0
-        return bool(gain > by * math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)))
+        if gain > by * math.sqrt(gaps.size) * float(np.std(gaps, ddof=1)):
+            return True
+        gained, lost = float(gaps[gaps > 0].sum() - gaps.max()), -float(gaps[gaps < 0].sum())
+        return gaps.size >= FEWEST_SURE and gained > SURELY * by * lost

@@ -19,9 +19,9 @@ from ..graph.model import Graph
 from ..graph.query import Uses
 from ..ops import OpSpec, fused_activation
 from ..ops.layout import DENSE
-from .errors import Compared
+from .errors import Compared, decibels
 from .judged_outputs import OutputKind
-from .measure import MOST_ELEMENTS
+from .measure import IN_KIND, MOST_CHANNELS, MOST_ELEMENTS, channel_axis, channels_last, quantile
 
 HALF = 0.5
 """The probability from which an answer is yes."""
@@ -86,7 +86,7 @@ def probabilities(values: Array) -> Array:
     """Return probabilities, also from log-probabilities and logits."""
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
     if _are_rows_of_probabilities(rows):
-        return rows
+        return np.exp(rows) if rows.max() <= 0 else rows
     powers = np.exp(rows - rows.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
@@ -112,22 +112,26 @@ def _overlap(wanted: Array, found: Array) -> Array:
         return np.array([float((exact == own).mean())])
     limit = HALF if wanted.min(initial=0.0) >= 0 and wanted.max(initial=0.0) <= 1 else 0.0
     exact, own = wanted > limit, found > limit
-    return np.array([float((exact & own).sum() / max(1, (exact | own).sum()))])
+    return np.array([float((exact & own).sum() / (exact | own).sum()) if (exact | own).any() else 1.0])
 
 
 def _differences(wanted: Array, found: Array) -> Array:
-    """Two rows: some values, and how far the other version is from them."""
-    flat, own = (np.asarray(values, np.float64).reshape(-1) for values in (wanted, found))
-    step = -(-flat.size // KEPT) or 1
-    return np.array([flat[::step], np.abs(own - flat)[::step]])
+    """Two tables of some values, and how far the other version is from them: [positions, channels]."""
+    axis = channel_axis(wanted.shape)
+    axis = axis if axis is not None and wanted.shape[axis] <= MOST_CHANNELS else None
+    rows, own = (channels_last(values, axis) for values in (wanted, found))
+    step = -(-rows.size // KEPT) or 1
+    return np.array([rows[::step], np.abs(own - rows)[::step]])
 
 
 def _angle(wanted: Array, found: Array) -> Array:
     """[angle in degrees]."""
     exact, own = (np.asarray(values, np.float64).reshape(-1) for values in (wanted, found))
     norm = float(np.linalg.norm(exact) * np.linalg.norm(own))
+    if not math.isfinite(norm):
+        return np.array([180.0])
     cosine = float(exact @ own) / norm if norm > 0 else float(not exact.any() and not own.any())
-    return np.array([math.degrees(math.acos(min(1.0, max(-1.0, cosine)))) if math.isfinite(cosine) else 180.0])
+    return np.array([math.degrees(math.acos(min(1.0, max(-1.0, cosine))))])
 
 
 def _energies(wanted: Array, found: Array) -> Array:
@@ -163,29 +167,37 @@ def _say_scores(seen: Sequence[Array]) -> Figures:
 
 def _say_mask(seen: Sequence[Array]) -> Figures:
     overlaps = np.concatenate(list(seen))
-    typical, worst = np.median(overlaps), np.quantile(overlaps, 1 - WORST)
+    typical, worst = quantile(overlaps, 0.5), quantile(overlaps, 1 - WORST)
     return Figures(f"{typical:.1%} overlap with the float model's, {worst:.1%} in the worst twentieth", float(typical))
 
 
 def _say_differences(seen: Sequence[Array]) -> Figures:
+    if len({one.shape[2] for one in seen}) > 1:  # an axis that varies holds no channels
+        seen = [one.reshape(2, -1, 1) for one in seen]
     values, gaps = (np.concatenate([one[k] for one in seen]) for k in (0, 1))
     if not np.isfinite(gaps).all():
         return Figures("some are not numbers")
-    low, high = np.quantile(values, (1 - WORST, WORST)) if values.size > 1 else (0.0, float(np.abs(values).max()))
-    typical, worst = np.median(gaps), np.quantile(gaps, WORST)
-    return Figures(f"{typical:.3g} off, {worst:.3g} in the worst twentieth, of a usual range of {high - low:.3g}")
+    spread = quantile(values, WORST) - quantile(values, 1 - WORST)
+    ranges = np.where(spread > 0, spread, np.abs(values).max(axis=0))
+    if ranges.max() > IN_KIND**0.5 * max(ranges.min(), 0.0):  # different quantities
+        shares = (gaps / np.where(ranges > 0, ranges, 1.0)).reshape(-1)
+        typical, worst = quantile(shares, 0.5), quantile(shares, WORST)
+        return Figures(f"{typical:.2%} off, {worst:.2%} in the worst twentieth, of the usual range of each channel")
+    typical, worst = quantile(gaps.reshape(-1), 0.5), quantile(gaps.reshape(-1), WORST)
+    flat = values.reshape(-1)
+    whole = quantile(flat, WORST) - quantile(flat, 1 - WORST) if flat.size > 1 else np.abs(flat).max()
+    return Figures(f"{typical:.3g} off, {worst:.3g} in the worst twentieth, of a usual range of {whole:.3g}")
 
 
 def _say_angle(seen: Sequence[Array]) -> Figures:
     angles = np.concatenate(list(seen))
-    return Figures(f"{np.median(angles):.3g}° off, {np.quantile(angles, WORST):.3g}° in the worst twentieth")
+    return Figures(f"{quantile(angles, 0.5):.3g}° off, {quantile(angles, WORST):.3g}° in the worst twentieth")
 
 
 def _say_signal(seen: Sequence[Array]) -> Figures:
-    ratios = [10 * math.log10(max(power, 1e-30) / max(error, 1e-30)) for error, power in seen]
-    ratios = [min(ratio, 200.0) for ratio in ratios]
-    worst = float(np.quantile(ratios, 1 - WORST))
-    return Figures(f"noise {np.median(ratios):.1f} dB below it, {worst:.1f} dB in the worst twentieth")
+    ratios = np.array([decibels(error / power if power > 0 else error) for error, power in seen])
+    typical, worst = quantile(ratios, 0.5), quantile(ratios, 1 - WORST)
+    return Figures(f"noise {typical:.1f} dB below it, {worst:.1f} dB in the worst twentieth")
 
 
 ROWS: Mapping[OutputKind, KindRow] = {

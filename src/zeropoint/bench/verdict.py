@@ -139,9 +139,12 @@ class Verdict:
         return f"{self.words if len(self.outputs) == 1 else self.worst_first[0]} (SNR {snr_text(self.snr)})"
 
     def beside(self, dynamic: Verdict, is_better: bool) -> Verdict:
-        """Return the verdict with what the mode dynamic reaches, if that is better by more than chance."""
-        is_clear = is_better and None not in (self.snr, dynamic.snr) and dynamic.snr - self.snr > NOISE  # type: ignore[operator]
-        return replace(self, dynamic=dynamic) if is_clear else self
+        """Return the verdict with what the mode dynamic reaches, if that is better by more than chance, unless both
+        give the same good answers."""
+        pairs = zip(self.outputs, dynamic.outputs, strict=True)
+        same = self.level == "good" and all(one.share is not None and one.share == other.share for one, other in pairs)
+        is_clear = is_better and (dynamic.snr or 0.0) - (self.snr or 0.0) > NOISE
+        return replace(self, dynamic=dynamic) if is_clear and not same else self
 
     def on_wrong_samples(self) -> Verdict:
         """Return the verdict marked as measured on samples that look wrong."""
@@ -193,7 +196,7 @@ class Judgement:
             given, values = bench.unseen_rows, bench.unseen_values
         else:
             given, values = bench.rows, bench.held_values
-            places = [*range(len(given))] if bench.in_sequence else _places(given, set())
+            places = [*range(len(given))] if given and bench.in_sequence else _places(given, set())
         copies, places = len(given) - len(places), places if on_all or held_back else places[:JUDGED]
         rows = [given[k] for k in places]
         if on_all or held_back:
