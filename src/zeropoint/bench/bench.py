@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, collect_stats
+from ..calibration.loud_samples import Reaches
 from ..calibration.task import RunRecorder
 from ..dtypes import Array
 from ..graph.model import Model
@@ -26,6 +27,7 @@ from .errors import Compared, compared_outputs, real, where_measured
 from .judged import JUDGED, Judged
 from .judged_outputs import PLAIN, JudgedOutputs
 from .loaded import Loaded, NumberedRow
+from .loud_split import LoudSplit
 from .measure import Reference, SampledError, Yardstick
 from .op_errors import TracedSamples
 
@@ -83,17 +85,19 @@ class Bench:
         self._holds_back, self._kept, self._fits = holds_back, kept, fits
         self._held: list[Any] = []
         self._unseen: list[Any] = []
+        self._places: list[int] = []  # of the samples in calibration, among all
         self._wanted: list[list[Array]] = []
         self._references: list[list[Reference]] = []
         self._known: WeakKeyDictionary[Model, KnownErrors] = WeakKeyDictionary()
         self._latest: WeakKeyDictionary[Model, Loaded] = WeakKeyDictionary()  # one at most, of all copies of this bench
         self._recorder: RunRecorder | None = None
+        self._reaches = Reaches()
         self._held_in_order = 0
         self.resumes = False
 
     def judging(self, judged: int) -> Bench:
         """Return a bench with the same samples and statistics that compares models on the first `judged` samples."""
-        _ = self.stats, self.numbered_rows, self.is_small and self._loaded  # once for both benches
+        _ = self.stats, self.numbered_rows, self.loud, self.is_small and self._loaded  # once for both benches
         return self._comparing(judged)
 
     def on(self, rows: Sequence[Row]) -> Bench:
@@ -142,12 +146,29 @@ class Bench:
             tensors = [one.tensor(self.entry.graph) for one in self._all_outputs]
             most = JUDGED if sum(4 * t.size for t in tensors) > RECORDED_BYTES else self._kept
             self._recorder = RunRecorder(most, lambda graph: [one.tensor(graph) for one in self._all_outputs])
-        progress = None if self._progress is None else self._counted
         found = collect_stats(
-            self.model, samples, self.settings, progress=progress, ops=self.ops, recorder=self._recorder
+            self.model,
+            samples,
+            self.settings,
+            progress=None if self._progress is None else self._counted,
+            ops=self.ops,
+            recorder=self._recorder,
+            reaches=self._reaches if self._has_independent_samples else None,
         )
         own = self._samples.notes.lines if isinstance(self._samples, NotedSamples) else ()
         return replace(found, notes=tuple(dict.fromkeys((*own, *found.notes))))
+
+    @property
+    def _has_independent_samples(self) -> bool:
+        return self.is_single and not self.in_sequence
+
+    @cached_property
+    def loud(self) -> LoudSplit | None:
+        """The samples in calibration that are far beyond all others; None if there are none."""
+        if not self._has_independent_samples:
+            return None
+        _ = self.stats  # reads the samples
+        return LoudSplit.of(self, self._reaches, self._held, self._places)
 
     def _counted(self, runs: int) -> None:
         """Report how many samples calibration has dealt with: those that were run, and those that are held back."""
@@ -164,6 +185,7 @@ class Bench:
         least = LEAST_FITTED_BYTES if self._fits else LEAST_KEPT_BYTES
         room = min(KEPT_BYTES, max(least, activation_bytes(self.entry.graph)))
         count, holds_back = 0, self._holds_back and not self.in_sequence
+        late_places: list[int] = []
         most = self._kept if self._judged else JUDGED
         for count, sample in enumerate(islice(iterate(samples), self.settings.limit), 1):
             room -= _size(sample)
@@ -171,15 +193,18 @@ class Bench:
             is_apart = holds_back and not count % every and len(self._unseen) < MOST_HELD_BACK
             if is_apart and room >= 0:
                 self._unseen.append(sample)
+                late_places.append(count - 1)
                 continue
             if len(self._held) < most and room >= 0:
                 self._held.append(sample)
                 self._held_in_order += 1  # calibration gives them the same numbers
+            self._places.append(count - 1)
             yield sample
         if count < FEWEST_IN_ALL:
             late, self._unseen = self._unseen, []
             self._held_in_order += len(late) if self._held_in_order == count - len(late) else 0
             self._held += late
+            self._places += late_places
             yield from late
 
     @cached_property

@@ -354,6 +354,11 @@ def silent_outputs(evidence: SampleEvidence) -> Seen | None:
     return Seen(f"the float model's answer is between {low:.2g} and {high:.2g} for all samples")
 
 
+def loud_samples(evidence: SampleEvidence) -> Seen | None:
+    """A few samples drive inner values or outputs far beyond where all others do."""
+    return None if evidence.bench.loud is None else Seen(str(evidence.bench.loud.loud))
+
+
 def few_samples(evidence: SampleEvidence) -> Seen | None:
     count = evidence.count
     if count >= FEW or evidence.bench.in_sequence:
@@ -401,14 +406,20 @@ SAMPLE_CAUSES = frozenset(check.name for check in CONTENT_CHECKS)
 
 NUMBER_CHECK = SampleCheck(few_samples, "too few to stand for all that the model will meet", "100 to 500 are usual")
 
+LOUD_CHECK = SampleCheck(
+    loud_samples,
+    "a few such samples can leave all others few steps of each range",
+    "see whether they belong in the data",
+)
+
 
 def check_samples(bench: Bench) -> tuple[SampleFinding, ...]:
-    """Return what is suspicious about the samples of `bench`: the first finding about their content, and their
-    number."""
+    """Return what is suspicious about the samples of `bench`: the first finding about their content, those that are
+    loud, and their number."""
     if not bench.is_single or not bench.entry.ports:
         return ()
     evidence = SampleEvidence(bench)
     if not evidence.rows:
         return ()
     content = next((found for check in CONTENT_CHECKS if (found := check(evidence)) is not None), None)
-    return tuple(found for found in (content, NUMBER_CHECK(evidence)) if found is not None)
+    return tuple(found for found in (content, LOUD_CHECK(evidence), NUMBER_CHECK(evidence)) if found is not None)

@@ -31,6 +31,7 @@ from ..sources.sequence import States, sequence_of
 from ..tflite import to_bytes
 from .inner_tensors import unmeasurable_calls
 from .instrumented_graph import MeasureMode, takes_batches
+from .loud_samples import Reaches
 from .observer import Chunk, Observer
 from .stats import Stats, TensorStats, merge_tensors
 from .task import CalibrationTask, OpTable, RunRecorder, Settings
@@ -85,9 +86,10 @@ def collect_stats(
     progress: Progress | None = None,
     ops: OpTable = OPS,
     recorder: RunRecorder | None = None,
+    reaches: Reaches | None = None,
 ) -> Stats:
     """Collect statistics on samples, by signature if there are several; `recorder` keeps some values of the first
-    runs."""
+    runs, `reaches` how far each sample drives each tensor."""
     notes, progress = Notes(), progress or notebook_line("calibrating, samples:")
     check_runnable(model)
     require_float(model, ops)
@@ -107,7 +109,7 @@ def collect_stats(
         mark = pool.submit(fingerprint, model)
         for key, source in given:
             where = entry(dense, key)
-            task = CalibrationTask(dense, where.graph, settings, ops, recorder=recorder)
+            task = CalibrationTask(dense, where.graph, settings, ops, recorder=recorder, reaches=reaches)
             place = pool if cluster is None or task.in_sequence else RemoteObservers(cluster, dense, key, settings)
             stats = stats.merge(_calibrate_graph(task, rows(source, where, notes), place, notes, advance))
     return dataclasses.replace(stats, fingerprint=mark.result(), notes=tuple(notes.lines))

@@ -46,6 +46,7 @@ class Observer:
             else like._runner.another()
         )
         self._starts = np.array([p.start for p in self.graph.probes], np.intp)
+        self._keys = [p.key for p in self.graph.probes]
         self._width = sum(p.channels for p in self.graph.probes)
         self._strides = [sampling_stride(p.tensor.size) for p in self.graph.sampled]
         # The position of each probe's elements among the sampled ones of a run: those picked in the graph come first.
@@ -80,6 +81,7 @@ class Observer:
                     own = slice(len(reduced), len(reduced) + len(batch))
                     self._run([row for _, row in batch], reductions[own], samples[own])
                     found.append(self._read(batch[-1][0]))
+                    self._note_reaches(batch[-1][0], found[-1])
                     self._record([number for number, _ in batch])
                     reduced += batch
                     continue
@@ -152,9 +154,17 @@ class Observer:
         """Return the statistics of one run, with all tensors read outside the graph."""
         try:
             self.fallback._start([row])
-            return [self.fallback._read(number), *self.fallback._replayed()]
+            found = [self.fallback._read(number), *self.fallback._replayed()]
+            self._note_reaches(number, found[0])
+            return found
         except RuntimeFailure as error:
             raise RuntimeFailure(f"sample {number}: {error}") from None
+
+    def _note_reaches(self, number: int, found: Mapping[str, TensorStats]) -> None:
+        """Keep how far the sample drove the tensors that one run has statistics of."""
+        if self.task.reaches is not None and found:
+            reach = [[max(-one.low.value, one.high.value) for one in found.values()]]
+            self.task.reaches.keep([number], [*found], np.array(reach))
 
     def _summary(self, chunk: Chunk, reductions: Array, samples: Array) -> dict[str, TensorStats]:
         """Return the statistics of the probes over consecutive runs."""
@@ -170,6 +180,9 @@ class Observer:
             nonfinite += self._without_nonfinite(chunk[run], high[run], low[run], total[run] if histograms else None)
         least = np.minimum.reduceat(low, self._starts, axis=1)
         greatest = np.maximum.reduceat(high, self._starts, axis=1)
+        if self.task.reaches is not None:  # one without finite values reaches nowhere
+            reach = np.maximum(np.maximum(-least, greatest), 0.0)
+            self.task.reaches.keep([number for number, _ in chunk], self._keys, reach)
         seen = least <= greatest  # unless every value of that run was NaN or infinite
         decay = self.task.settings.decay
         weights = np.where(seen, decay ** (seen[::-1].cumsum(axis=0)[::-1] - 1.0), 0.0)

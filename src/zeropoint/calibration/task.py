@@ -14,6 +14,7 @@ from ..graph.query import live_bytes, tensor_keys
 from ..ops import REWRITTEN, UNPACKING, OpSpec
 from ..ops.states import has_state, is_streaming
 from ..parallel import cached_property, cores, side_by_side
+from .loud_samples import Reaches
 from .stats import DECAY
 
 OpTable = Mapping[str, OpSpec]
@@ -94,6 +95,7 @@ class CalibrationTask:
     ops: OpTable
     only: frozenset[Tensor] | None = None
     recorder: RunRecorder | None = None
+    reaches: Reaches | None = None
 
     @cached_property
     def keys(self) -> Mapping[Tensor, str]:

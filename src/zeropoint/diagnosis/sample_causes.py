@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..bench.bench import Bench
-from ..bench.sample_checks import NUMBER_CHECK, check_samples
+from ..bench.sample_checks import LOUD_CHECK, NUMBER_CHECK, check_samples
 from ..comparison.values import Diagnosis, Finding
 
 SAME_FAULT = {"far_samples": "outlier_samples"}
 """Checks that duplicate a cause, which also measures the effect and names the samples."""
+
+NO_CAUSES = (LOUD_CHECK.name, NUMBER_CHECK.name)
+"""Checks of which quantization can make the best."""
 
 BY_COMPARISON = ("unlike_data", "unnormalized_input")
 """Causes that assume that the data are right, and the calibration is wrong where it differs."""
@@ -24,7 +27,7 @@ def with_sample_findings(diagnosis: Diagnosis, benches: Mapping[str, Bench]) -> 
     wrong_data = False
     for which, bench in benches.items():
         for found in check_samples(bench):
-            if found.check == NUMBER_CHECK.name:
+            if found.check in NO_CAUSES:
                 notes.append(f"{which}: {found}")
             elif SAME_FAULT.get(found.check) not in known:
                 wrong_data = wrong_data or which == next(iter(benches))

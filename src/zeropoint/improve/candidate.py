@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..bench.bench import Bench
 from ..calibration.collect import Progress
+from ..calibration.loud_samples import LoudSamples
 from ..display import counted
 from ..graph.model import Model, Op, Tensor
 from ..parallel import cached_property
@@ -40,7 +41,7 @@ class Candidate:
     whose weights a gate multiplies. `refined` is a plan with weights that compensate for each other's rounding, or that
     were `learned` in this many blocks; it `refits` if they are fitted to what the layers before produce. `refiner`
     would round them for all samples, if only some were used. `widening` says which have 8 bits although fewer are
-    requested.
+    requested. Ranges leave out the samples in `without_loud`.
     """
 
     prepared: Prepared
@@ -53,6 +54,7 @@ class Candidate:
     refits: bool = True
     refiner: Refiner | None = None
     gated: int = 0
+    without_loud: LoudSamples | None = None
 
     @cached_property
     def planned(self) -> Planned:
@@ -99,6 +101,7 @@ class Candidate:
             )
             return rounding if self.refined is None else self._refining
         text = f"{self.request.range_method} ranges"
+        text += f" without {self.without_loud.names}" if self.without_loud else ""
         others = {key: method for key, method in self.request.methods.items() if key not in self.request.limits}
         if others:
             text += f", of {counted(len(others), 'tensor')} {', '.join(sorted(set(others.values())))}"

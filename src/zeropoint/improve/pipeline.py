@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from .. import __version__
 from ..bench.bench import Bench
 from ..bench.errors import decibels, snr_text
+from ..bench.loud_split import LoudSplit
 from ..bench.op_errors import OpError, TracedSamples
-from ..bench.sample_checks import SAMPLE_CAUSES, check_samples
+from ..bench.sample_checks import LOUD_CHECK, SAMPLE_CAUSES, check_samples
 from ..bench.verdict import BETTER, UNKNOWN, Judgement, Verdict
 from ..calibration import Settings, Stats
 from ..calibration.collect import Progress, in_sequence_note, never_used, unknown_states
@@ -49,6 +50,7 @@ from .made_up_inputs import never_further_off
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .rounding_steps import require_learning, rounded_for_all_samples
 from .search import MOST_JUDGED, StepRecord, StepSearch, judged_samples
+from .steps import WITHOUT_LOUD
 from .without_data import with_chosen_bits
 
 
@@ -291,7 +293,8 @@ def quantize_on(
         progress=progress,
     )
     result = ask_target(quantize_with(bench, request, stage))
-    findings = check_samples(bench)
+    has_ranges = request.recipe.has_integer_ops
+    findings = [found for found in check_samples(bench) if has_ranges or found.check != LOUD_CHECK.name]
     warnings = (*map(str, findings), *_left_without_samples(model, request, data), *result.warnings)
     notes = (*result.notes, *_use_of_samples(request))
     found = _judged(bench, result.model, request)
@@ -390,7 +393,22 @@ def _searched(search: StepSearch, first: Candidate) -> Result:
     notes = [f"{best}; SNR of the outputs {snr_text(decibels(found.error))}, measured at {bench.where}"]
     if best.widening is not None:
         notes.append(best.widening.text(found.gains["mixed precision"]))
-    result = replace(result, notes=(*result.notes, *notes, *search.notes), steps=tuple(search.trials))
+    split = bench.loud if first.request.chooses_ranges else None
+    notes += [*_outcome_without_loud(split, best, found.gains), *search.notes]
+    result = replace(result, notes=(*result.notes, *notes), steps=tuple(search.trials))
     if best.request.interface != Interface():
         return result
     return replace(result, traced=bench.traced)
+
+
+def _outcome_without_loud(split: LoudSplit | None, best: Candidate, gains: Mapping[str, float]) -> Iterator[str]:
+    """Yield what ranges without loud samples were worth, if there are any."""
+    if split is None:
+        return
+    which, whose = split.loud.names, "" if split.has_all else f", those of {len(split.quiet)} others in memory,"
+    if best.without_loud is not None:
+        yield f"ranges without {which}{whose} were taken: that brought the outputs {gains[WITHOUT_LOUD]:.1f} dB closer"
+    elif split.quiet_stats is not None:
+        yield f"ranges with {which} were kept: with ranges of the others, the outputs came no closer"
+    else:
+        yield f"ranges without {which} could not be tried: too few of the other samples fit into memory"

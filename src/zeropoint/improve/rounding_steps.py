@@ -252,7 +252,7 @@ def reconstruction(lab: Lab, best: Candidate) -> Proposals:
     split, plain = learning_split(lab.bench), replace(best, refined=None)
     refiner = Refiner(best.prepared.model, request, split.learned, no_progress, VECTORS["high"], refits=best.refits)
     refiner = replace(refiner, heeds_clamps=True)
-    learner = train_blocks.Reconstruction(refiner, split.checked, lab.stage, request.seed, lab.bench.stats)
+    learner = train_blocks.Reconstruction(refiner, split.checked, lab.stage, request.seed, request.stats)
     found = learner.of(plain.planned)
     if found.changed:
         yield replace(best, refined=found.planned, learned=found.changed)

@@ -17,7 +17,7 @@ from ..bench.judged import JUDGED, Judged
 from ..recipe import EFFORTS, Effort, reaches
 from .candidate import Candidate, Lab, ProposalOutcome, Proposals, Stage, Step, no_progress
 from .rounding_steps import learning_split, rounded_for_all_samples
-from .steps import STEPS
+from .steps import CLOSE_ENOUGH, STEPS, WITHOUT_LOUD
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
 FEWEST_JUDGED, JUDGING_MACS = 16, 2e9
@@ -89,7 +89,7 @@ class StepSearch:
         samples."""
         judge = self._judge(effort)
         if below.judged is None:
-            return self._stepped(effort, steps, judge, below)
+            return self._with_or_without_loud(effort, steps, judge, below)
         known = judge.judged(below.candidate.model())
         below = replace(below, judged=known)
         start = below.candidate if effort == "max" else below.candidate.unrefined()
@@ -100,6 +100,28 @@ class StepSearch:
         else:  # both efforts round the same weights, each in its own way: neither has to prove more than the other
             is_better = judge.error(found.candidate.model()) < judge.error(below.candidate.model())
         return self._better_on_unseen(effort, below, found) if is_better else below
+
+    def _with_or_without_loud(self, effort: Effort, steps: Sequence[Step], judge: Bench, first: Found) -> Found:
+        """Return what the steps find. If ranges without loud samples are part of it, and it is not close enough, the
+        steps after these ranges are also taken without them: islands, or other ranges, may do more against loud
+        samples."""
+        place = next((k for k, step in enumerate(steps) if step.name == WITHOUT_LOUD), len(steps))
+        before = self._stepped(effort, steps[:place], judge, first)
+        if place == len(steps):
+            return before
+        start = len(self.trials)
+        found = self._stepped(effort, steps[place:], judge, before)
+        split = judge.loud if found.candidate.without_loud else None
+        if split is None or decibels(found.error) >= CLOSE_ENOUGH:
+            return found
+        between = len(self.trials)
+        other = self._stepped(effort, steps[place + 1 :], judge, before)
+        with_loud, without = (split.error(judge, one.candidate.model()) for one in (other, found))
+        names = (f"{trial.what}, ranges with loud samples" for trial in self.trials[between:])
+        self.trials[between:] = [replace(t, what=what) for t, what in zip(self.trials[between:], names, strict=True)]
+        dropped = slice(start, between) if with_loud < without else slice(between, None)
+        self.trials[dropped] = [replace(trial, kept=False) for trial in self.trials[dropped]]
+        return other if with_loud < without else found
 
     def _better_on_unseen(self, effort: Effort, below: Found, found: Found) -> Found:
         """Return what `effort` found, unless held-back samples, if any, find it worse than what the one below did; a

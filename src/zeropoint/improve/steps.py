@@ -18,7 +18,6 @@ from ..calibration.collect import remeasure
 from ..calibration.range_methods import Bounds
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import fingerprint
-from ..ops import OpSpec
 from ..plan.planner import solved_ranges
 from ..plan.prepared import Prepared
 from ..recipe import Effort, Scheme, reaches
@@ -75,6 +74,23 @@ def range_methods(lab: Lab, best: Candidate) -> Proposals:  # noqa: ARG001 - one
         yield replace(best, request=replace(request, effort="quick"))
 
 
+def ranges_without_loud_samples(lab: Lab, best: Candidate) -> Proposals:
+    """Propose ranges of the samples that are not far beyond the others.
+
+    A few loud samples can leave all others a few steps of each range; or they are what matters. They may not be among
+    those that judge, so what they lose has to be made up for by what the others gain.
+    """
+    split = lab.bench.loud
+    if split is None or split.quiet_stats is None:
+        return
+    with_loud = split.error(lab.bench, best.model())
+    for method in TRIED:
+        request = replace(best.request, stats=split.quiet_stats, method=method)
+        proposed = replace(best, request=request, without_loud=split.loud)
+        if split.error(lab.bench, proposed.model()) < with_loud:
+            yield proposed
+
+
 def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     """Propose tensors with scaled channels, so that they share one scale well."""
     request = best.request
@@ -88,14 +104,15 @@ def cross_layer_equalization(lab: Lab, best: Candidate) -> Proposals:
     equalized = equalize(copy, request.stats, request.ops, keys)
     if not equalized:
         return
-    measured = _measured_again(lab, copy, (t for one in equalized for t in one.link.scaled), request.ops)
+    measured = _measured_again(lab, best, copy, (t for one in equalized for t in one.link.scaled))
     stats = _stats_of_edited(copy, request.stats, {keys[t]: found for t, found in measured.items()})
     packed = best.prepared.trained.packed
     kept = {twin: packed[t] for t, twin in twins.items() if t in packed and twin.buffer is t.buffer}
     model, verdicts = recorded(copy, _with_factors(copy, equalized)), _known_verdicts(best.prepared, copy)
     prepared = replace(copied, model=model, trained=replace(copied.trained, packed=kept), verdicts=verdicts)
     for method in dict.fromkeys((request.range_method, *TRIED[:1])):
-        yield Candidate(prepared, replace(request, stats=stats, method=method), len(equalized))
+        asked = replace(request, stats=stats, method=method)
+        yield Candidate(prepared, asked, len(equalized), without_loud=best.without_loud)
 
 
 def _has_given_ranges(candidate: Candidate) -> bool:
@@ -123,7 +140,7 @@ def gates_in_weights(lab: Lab, best: Candidate) -> Proposals:
     if gated is None or request.stats is None:
         return
     model = gated.prepared.model
-    measured = _measured_again(lab, model, gated.added, request.ops)
+    measured = _measured_again(lab, best, model, gated.added)
     known = (provenance(model) or Provenance()).without_counterparts(t.name for t in gated.added)
     keys = {**gated.prepared.keys, **{t: t.name for t in measured}}
     prepared = replace(gated.prepared, model=recorded(model, known), keys=keys)
@@ -131,12 +148,12 @@ def gates_in_weights(lab: Lab, best: Candidate) -> Proposals:
     yield replace(best, prepared=prepared, request=replace(request, stats=stats), gated=gated.layers)
 
 
-def _measured_again(
-    lab: Lab, model: Model, tensors: Iterable[Tensor], ops: Mapping[str, OpSpec]
-) -> dict[Tensor, TensorStats]:
-    """Return statistics of tensors that were changed in, or added to, an edited model."""
+def _measured_again(lab: Lab, best: Candidate, model: Model, tensors: Iterable[Tensor]) -> dict[Tensor, TensorStats]:
+    """Return statistics of tensors that were changed in, or added to, an edited model of the best candidate."""
     settings = replace(lab.bench.settings, limit=None)
-    return remeasure(model, tensors, lab.bench.rows[:MEASURED_AGAIN], settings, ops)
+    split = None if best.without_loud is None else lab.bench.loud
+    rows = lab.bench.rows if split is None else split.quiet_rows(lab.bench)
+    return remeasure(model, tensors, rows[:MEASURED_AGAIN], settings, best.request.ops)
 
 
 def _stats_of_edited(model: Model, stats: Stats, measured: Mapping[str, TensorStats]) -> Stats:
@@ -237,10 +254,14 @@ def _trials(lab: Lab, best: Candidate) -> tuple[RangeTrials | None, int]:
     return trials, affordable_samples(model, trials.count, work, request.ops)
 
 
+WITHOUT_LOUD = "ranges without loud samples"
+"""The step whose outcome users are told."""
+
 BOTH: tuple[Effort, ...] = ("standard", "high")
 
 STEPS: Sequence[Step] = (
     Step("ranges and biases", ("standard",), range_methods, ranges=False, activations=True),
+    Step(WITHOUT_LOUD, ("standard",), ranges_without_loud_samples, activations=True),
     Step("cross-layer equalization", ("standard",), cross_layer_equalization),
     Step("cutting off outliers", BOTH, clipped_outliers, activations=True),
     Step("ranges of each tensor", BOTH, ranges_of_each_tensor, activations=True),
