@@ -195,8 +195,8 @@ def test_only_classes_that_the_float_model_is_sure_of_count():
     assert figures.text == "the same in 10 of 10 of which the float model is sure (10 of all 15)"
     assert figures.share == 1
     figures = said("classes", unsure, one_hot([1, 1, 2, 2, 2]))
-    assert figures.text == "the same in 2 of 5, of none of which the float model is sure"
-    assert figures.least is None
+    assert figures.text == "the same in 2 of 5; the float model is sure of none"
+    assert figures.least == least_likely(2, 5)
 
 
 @pytest.mark.parametrize("form", [lambda p: p, lambda p: np.log(p) + 7, np.log], ids=["each", "logits", "logarithms"])

@@ -16,6 +16,7 @@ from tests.build import act, const, graph, op
 from tests.nets import Net
 from tests.ops.test_layout import layer
 from zeropoint.affine import round_half_away
+from zeropoint.bench.errors import decibels
 from zeropoint.calibration import calibrate
 from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidStats, ZeropointError
@@ -24,6 +25,7 @@ from zeropoint.graph.edit import copy_model
 from zeropoint.graph.query import Use
 from zeropoint.improve.candidate import no_progress
 from zeropoint.improve.cross_layer_equalization import equalize
+from zeropoint.improve.float_islands import GOOD_ENOUGH
 from zeropoint.improve.gptq import compensated, output_error
 from zeropoint.improve.layer_rounding import best_start
 from zeropoint.improve.pipeline import plan as plan_model
@@ -307,7 +309,9 @@ def test_few_bits_are_rounded_with_compensation_by_default(mode: str) -> None:
     usual = zeropoint.quantize(model, weight_bits=4, **options)
     assert "compensated rounding" in [s.what for s in usual.steps]
     assert output_power(usual.model, samples, model) < 0.8 * output_power(quick.model, samples, model)
-    assert all(s.what != "compensated rounding" for s in zeropoint.quantize(model, **options).steps)
+    eight = {step.what: step.error for step in zeropoint.quantize(model, **options).steps}
+    is_close = mode == "dynamic" or decibels(eight["ranges and biases"]) >= GOOD_ENOUGH
+    assert is_close == ("compensated rounding" not in eight)  # 8 bits need it only where integers lose much
 
 
 def cancelling() -> Model:

@@ -225,7 +225,8 @@ def test_the_outputs_come_closer_and_the_summary_says_by_which_ops():
     result = quantize(model)
     left = [s for s in result.skipped if s.code == "island"]
     assert {"ADD", "SUB"} <= {s.op.kind for s in left}
-    assert not any(s.op.kind == "CONV_2D" for s in left[3:])
+    layers = [op for op in model.main.ops if op.kind == "CONV_2D"]
+    assert sum(s.op.kind == "CONV_2D" for s in left) < len(layers) / 2
     assert "the SNR of the outputs rises from" in left[0].reason
     step = next(s for s in result.steps if s.what == "float islands")
     assert step.kept

@@ -19,6 +19,9 @@ CLEARLY, WORSE = 3.0, 0.5
 """Standard errors by which a model has to be better, or worse, on the first samples for these to decide: what would be
 a gain on all samples is rarely a loss on the first."""
 
+SHOWN = 0.5
+"""The share of a version's error that the first samples have to show for them to decide."""
+
 
 class Judged:
     """The error of a version of the model, measured on as many samples as comparisons with others need; `count` is how
@@ -53,10 +56,18 @@ class Judged:
         """That error on at least `JUDGED` samples, if there are so many."""
         return self._on(max(self.count, min(JUDGED, self._looks[-1]))).value
 
+    def _is_worse_later(self, count: int) -> bool:
+        """Whether most of its error comes from few bad samples after the first: then these do not show what another
+        version gains."""
+        enough = max(self.count, min(JUDGED, self._looks[-1]))
+        return self._on(count).share < SHOWN * self._on(enough).share
+
     def beats(self, other: Judged) -> bool:
         """Whether this error is smaller than `other` by more than chance; the first samples may decide it."""
         for count in self._looks[:-1]:
             own, its = self._on(count), other._on(count)
-            if its.beats(own, WORSE) or own.beats(its, CLEARLY):
-                return own.value < its.value
+            if own.beats(its, CLEARLY):
+                return True
+            if its.beats(own, WORSE) and not other._is_worse_later(count):
+                return False
         return self._on(self._looks[-1]).beats(other._on(self._looks[-1]))

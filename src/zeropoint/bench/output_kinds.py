@@ -21,13 +21,16 @@ from ..ops import OpSpec, fused_activation
 from ..ops.layout import DENSE
 from .errors import Compared, decibels
 from .judged_outputs import OutputKind
-from .measure import IN_KIND, MOST_CHANNELS, MOST_ELEMENTS, channel_axis, channels_last, quantile
+from .measure import IN_KIND, MOST_CHANNELS, MOST_ELEMENTS, Yardstick, channel_axis, channels_last, quantile
 
 HALF = 0.5
 """The probability from which an answer is yes."""
 
 SURE = 0.5
 """Probability from which the float model counts as confident of a class. Close calls may change in any version."""
+
+FEWEST_SURE = 4
+"""If the float model is sure of fewer answers, all of them count."""
 
 SUM_OFF, NORM_OFF = 0.02, 0.01
 """How far probabilities of a row may be from 1 in sum, and unit vectors from length 1."""
@@ -145,8 +148,9 @@ def _energies(wanted: Array, found: Array) -> Array:
 
 def _say_classes(seen: Sequence[Array]) -> Figures:
     sure, same, both, count = (int(number) for number in np.sum(seen, axis=0))
-    if not sure:
-        return Figures(f"the same in {same} of {count}, of none of which the float model is sure", same / count)
+    if sure < FEWEST_SURE:
+        why = f"; the float model is sure of {sure or 'none'}"
+        return Figures(f"the same in {same} of {count}{why}", same / count, least_likely(same, count))
     beside = "" if sure == count else f" of which the float model is sure ({same} of all {count})"
     return Figures(f"the same in {both} of {sure}{beside}", both / sure, least_likely(both, sure))
 
@@ -204,12 +208,13 @@ ROWS: Mapping[OutputKind, KindRow] = {
     row.kind: row
     for row in (
         KindRow("classes", (0.045, 0.085), _same_classes, _say_classes),
-        KindRow("scores", (0.01, 0.045), _positives, _say_scores),
-        KindRow("points", (0.006, 0.06), _differences, _say_differences),
+        KindRow("scores", (0.017, 0.045), _positives, _say_scores),
+        KindRow("points", (0.011, 0.06), _differences, _say_differences),
         KindRow("mask", (0.02, 0.075), _overlap, _say_mask),
         KindRow("embedding", (0.1, 0.25), _angle, _say_angle),
         KindRow("signal", (0.02, 0.075), _energies, _say_signal),
         KindRow("tokens", (0.02, 0.06), _same_classes, _say_tokens),
+        KindRow("detections", (0.05, 0.2), _differences, _say_differences),
         KindRow("values", (0.01, 0.05), _differences, _say_differences),
     )
 }
@@ -311,8 +316,11 @@ def kind_of(seen: OutputSeen) -> OutputKind:
     if seen.shape[-1] >= FEWEST_TOKENS and seen.reads_tokens:
         return "tokens"
     others = (t.shape for k, t in enumerate(seen.graph.outputs) if k != seen.compared.place)
-    is_beside_scores = any(other[:-1] == seen.shape[:-1] and other[-1] == 1 for other in others)
-    return "points" if is_beside_scores else "signal" if seen.is_like_an_input else "values"
+    if any(other[:-1] == seen.shape[:-1] and other[-1] == 1 for other in others):
+        return "points"
+    if seen.is_like_an_input:
+        return "signal"
+    return "detections" if Yardstick.of_values(seen.values).quantity.max() > 0 else "values"
 
 
 def _kind_of_vector(seen: OutputSeen) -> OutputKind:
@@ -326,7 +334,12 @@ def _kind_of_vector(seen: OutputSeen) -> OutputKind:
         return "embedding"
     if size >= 4 and (size % 2 == 0 or size % 3 == 0) and _lie_apart_from_zero(seen.values):
         return "points"
-    return "classes" if size > 1 and seen.narrows_to_logits else "values"
+    return "classes" if size > 1 and seen.narrows_to_logits and _decide(seen.values) else "values"
+
+
+def _decide(values: Sequence[Array]) -> bool:
+    """Whether class scores tell one class from the others, at least for half of the samples."""
+    return float(quantile(np.array([probabilities(one).max() for one in values]), 0.5)) >= SURE
 
 
 def _lie_apart_from_zero(values: Sequence[Array]) -> bool:

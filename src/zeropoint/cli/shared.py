@@ -266,7 +266,7 @@ class JudgedOutputOptions:
     """What the outputs of the model are, and how much each counts."""
 
     output_kind: list[str] | None = option(
-        None, "NAME=KIND", "classes, scores, points, mask, embedding, signal, tokens or values (repeatable)."
+        None, "NAME=KIND", "What an output is: classes, points, mask ... (docs/error.md; repeatable)."
     )
     output_weight: list[str] | None = option(
         None, "NAME=W", "How much an output counts; 0 for not at all (repeatable)."
