@@ -27,6 +27,7 @@ from zeropoint.errors import ZeropointError
 from zeropoint.sources.data import samples_from
 from zeropoint.sources.models import load
 from zeropoint.sources.ports import entry
+from zeropoint.tuning.metric import rank_correlation
 
 from .measure import print_table
 from .zoo import Task, load_zoo
@@ -122,16 +123,6 @@ def _scored(task: Task, content: bytes, keep: Path | None) -> float:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / mark).write_text(repr(score))
     return score
-
-
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Spearman's rank correlation; ties have their mean rank."""
-
-    def ranks(values: Sequence[float]) -> np.ndarray:
-        _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-        return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-    return float(np.corrcoef(ranks(one), ranks(other))[0, 1])
 
 
 @dataclass(frozen=True)

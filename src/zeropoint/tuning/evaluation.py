@@ -14,7 +14,7 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import InvalidSample
 from ..sources.ports import Row
-from .metric import Answers, Metric, Outputs, Score, pick
+from .metric import SNR, Answers, Metric, Outputs, Score, pick
 
 FEWEST = 4
 """Minimum number of samples of each part."""
@@ -71,6 +71,7 @@ class Drop:
     value: float
     error: float
     samples: int
+    snr: float | None = None  # of the outputs in dB, if there are outputs
 
     def worst(self, margin: float) -> float:
         """Return the drop if it were worse by `margin` standard errors; as measured if the error is not known."""
@@ -121,7 +122,13 @@ class Judge:
         score = self._scorer(outputs, content)
         found, count = score(None), len(self.part)
         error = self.metric.standard_error(self._float_score, score, count)
-        return Drop(found, self.metric.drop(self.float_score, found), error, count)
+        return Drop(found, self.metric.drop(self.float_score, found), error, count, self._snr(outputs, content, found))
+
+    def _snr(self, outputs: Outputs, content: bytes, score: float) -> float | None:
+        """Return the SNR of the outputs by the measure of error, which the metric decides instead of."""
+        if self.metric is SNR:
+            return score
+        return SNR.scorer(Answers(outputs, self.exact, None, content))(None) if len(outputs) else None
 
 
 def digest(*values: Any) -> str:

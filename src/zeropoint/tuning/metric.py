@@ -133,6 +133,16 @@ class SummedMetric(Metric):
         return score
 
 
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return Spearman's rank correlation; equal values share their mean rank."""
+
+    def ranks(values: Sequence[float]) -> Array:
+        _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+        return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+
+    return float(np.corrcoef(ranks(one), ranks(other))[0, 1])
+
+
 @dataclass(frozen=True)
 class OutputErrorMetric(Metric):
     """The SNR of the outputs in dB, by the measure that steers all searches."""

@@ -17,7 +17,7 @@ from .evaluation import Drop, Judge, digest
 from .excess import Excess, excesses, used_drop
 from .executor import Executor
 from .latency import Stopwatch
-from .metric import TOP1, most_frequent
+from .metric import SNR, TOP1, most_frequent, rank_correlation
 from .obstacles import obstacles
 from .question import Aim, Question
 from .result import Baseline, Final, Scale, Tuned, trial_line
@@ -28,8 +28,8 @@ from .trial import Configuration, Outcome, Trial, Workpiece
 CLEARLY = 0.95
 """The share of the float model's latency below which a model counts as faster, not by chance."""
 
-FINALISTS = 4
-"""Number of the fastest models that are timed again, side by side."""
+FINALISTS, FEWEST_ORDERED = 4, 5
+"""Number of the fastest models that are timed again, side by side; and of models whose order is worth comparing."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +305,8 @@ class Search:
         if chosen is not None and last is not None:
             outputs = self.workpiece.outputs(chosen.content, last.part.rows)
             final = Final(last.drop(outputs, chosen.content), self.allowed)
+        if agreement := self._agreement():
+            self.say(agreement)
         self.say(self._verdict(chosen, final))
         return Tuned(
             self.budget,
@@ -319,6 +321,16 @@ class Search:
             limit=self.workpiece.settings.limit,
             interrupted=self.interrupted,
         )
+
+    def _agreement(self) -> str:
+        """Return how far the order of the models by the metric is that by the measure of error; empty if these are the
+        same, or too few are known."""
+        known = [(t.drop.snr, -t.drop.value) for t in self.trials if t.drop is not None and t.drop.snr is not None]
+        if self.judge.metric is SNR or len(known) < FEWEST_ORDERED or len({drop for _, drop in known}) < 2:
+            return ""
+        correlation = rank_correlation(*zip(*known, strict=True))
+        order = f"{correlation:.2f} (1 is the same order)"
+        return f"rank correlation of {self.scale.metric} and the error of the outputs over these models: {order}"
 
     def _time_finalists(self) -> None:
         """Time the fastest models again; those slower than the float model are dropped."""
