@@ -42,7 +42,7 @@ FEWEST_IN_ALL, MOST_HELD_BACK, HELD_BACK_FIRST, HELD_BACK_LATER = 64, 32, 4, 8
 """If there are enough samples, one in four of the first 64 and one in eight of the others, up to a maximum, is held
 back from calibration; the verdict is measured on these."""
 
-RECORDED_BYTES = 1 << 12
+RECORDED_BYTES = 1 << 16
 """Size of a run's outputs up to which calibration records those of all samples in memory, not only of the first."""
 
 TRACED = 2
@@ -323,10 +323,13 @@ class Bench:
     def answers(self, one: Compared) -> list[Array]:
         """Return the float model's values of an output for the samples held back, and those that calibration has
         recorded."""
+        return [*self._all_recorded(one), *(values[0] for values in self.unseen_values([one]))]
+
+    def _all_recorded(self, one: Compared) -> list[Array]:
+        """Return the float model's values of an output for all samples in memory that calibration has recorded."""
         place, tensor = self._all_outputs.index(one), one.tensor(self.entry.graph)
         runs = (self._recorder.values(number) for number, _ in self.numbered_rows) if self._recorder else ()
-        known = [real(values[place], tensor) for values in runs if values is not None]
-        return [*known, *(values[0] for values in self.unseen_values([one]))]
+        return [one.judged(real(values[place], tensor)) for values in runs if values is not None]
 
     def references(self, count: int) -> list[list[Reference]]:
         """Return the float model's values of `compared`, prepared for comparison, by sample."""
@@ -337,10 +340,12 @@ class Bench:
 
     @cached_property
     def yardsticks(self) -> list[Yardstick]:
-        """What errors of each compared output are measured by, from the first samples in memory."""
-        seen = self.wanted(min(JUDGED, len(self.rows)))
-        pairs = zip(self.compared, zip(*seen, strict=True), strict=True)
-        return [Yardstick.of_values(values, one.least) for one, values in pairs]
+        """What errors of each compared output are measured by: all samples that calibration has recorded, or the first
+        in memory."""
+        known = [self._all_recorded(one) for one in self.compared]
+        if min(map(len, known), default=0) < min(JUDGED, len(self.rows)):
+            known = [[*values] for values in zip(*self.wanted(min(JUDGED, len(self.rows))), strict=True)]
+        return [Yardstick.of_values(values, one.least) for one, values in zip(self.compared, known, strict=True)]
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
         """Return the float model, loaded to compute `compared`. A small one stays loaded."""

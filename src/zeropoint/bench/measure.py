@@ -42,7 +42,7 @@ SURELY, FEWEST_SURE = 10.0, 8
 """A gain counts if it is this many times what is lost on other samples, among so many."""
 
 IN_KIND = 100.0
-"""Ratio of usual variances from which channels are different quantities."""
+"""Ratio of mean squares from which channels are different quantities."""
 
 FEWEST_ROWS, MOST_CHANNELS, FAR_LONGER = 8, 256, 8
 """Limits on the sizes of an output's axes for one of them to count as channels."""
@@ -116,7 +116,7 @@ class Yardstick:
         power = quantile(powers, 0.5)
         usual = np.where(usual > ROUNDING * power, usual, CONSTANT**2 / QUIET * power)
         usual = np.maximum(usual if usual.any() else np.ones_like(usual), least)
-        return cls(axis, centre, usual, _quantities(usual))
+        return cls(axis, centre, usual, _quantities(power))
 
     @classmethod
     def of_values(cls, samples: Sequence[Array], least: float = 0.0) -> Yardstick:
@@ -170,14 +170,17 @@ def _variances(mean: Array, power: Array, centre: Array) -> Array:
     return np.asarray(np.maximum(power - 2 * centre * mean + centre**2, 0.0))
 
 
-def _quantities(usual: Array) -> Array:
-    """Return the number of each channel's quantity: from the channel that varies most, all that vary by up to IN_KIND
-    times less belong to the same one, then those after the next that varies most."""
-    order = np.argsort(-usual, kind="stable")
-    found, number, most = np.zeros(usual.size, np.intp), -1, math.inf
+def _quantities(power: Array) -> Array:
+    """Return the number of each channel's quantity: from the largest channel, all that are up to IN_KIND times weaker
+    belong to the same one, then those after the next largest; channels of nothing but zeros belong to the last.
+
+    By how much channels vary would not do: those that are saturated hardly vary, and still have the unit of the others.
+    """
+    order = np.argsort(-power, kind="stable")
+    found, number, most = np.zeros(power.size, np.intp), -1, math.inf
     for place in order:
-        if usual[place] * IN_KIND < most:
-            number, most = number + 1, float(usual[place])
+        if power[place] * IN_KIND < most and (power[place] > 0 or number < 0):
+            number, most = number + 1, float(power[place])
         found[place] = number
     return found
 

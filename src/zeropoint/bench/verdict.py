@@ -218,10 +218,11 @@ class Judgement:
 
     @cached_property
     def _references(self) -> list[list[Reference]]:
-        """What the compared values of each sample are measured by."""
-        exact = [values[: len(self.compared)] for values in self._wanted]
-        pairs = zip(self.compared, zip(*exact, strict=True), strict=True)
-        sticks = [Yardstick.of_values(values, one.least) for one, values in pairs]
+        """What the compared values of each sample are measured by: by how much they vary over all samples known."""
+        exact, sticks = [values[: len(self.compared)] for values in self._wanted], []
+        for one, values in zip(self.compared, zip(*exact, strict=True), strict=True):
+            known = self.bench.answers(one) if self.held_back else ()
+            sticks.append(Yardstick.of_values(known if len(known) > len(values) else values, one.least))
         return [[stick.reference(one) for stick, one in zip(sticks, values, strict=True)] for values in exact]
 
     @cached_property
