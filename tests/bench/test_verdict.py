@@ -8,7 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.bench.bench import FEWEST_IN_ALL, HELD_BACK_FIRST, HELD_BACK_LATER, MOST_HELD_BACK, Bench
 from zeropoint.bench.judged_outputs import JudgedOutputs
-from zeropoint.bench.output_kinds import least_likely
+from zeropoint.bench.output_kinds import least_likely, least_text
 from zeropoint.bench.verdict import FEWEST, Verdict, verdict
 from zeropoint.calibration import Settings
 from zeropoint.demo import digits as digits_data
@@ -36,7 +36,7 @@ def test_a_good_classifier(digits, images):
     assert found.samples == held_back_of(len(images)) == 18
     assert [one.kind for one in found.outputs] == ["classes"]
     assert "classes: the same in 18 of 18" in str(found)
-    assert f"likely at least {least_likely(18, 18):.0%} of others" in str(found)
+    assert f"likely at least {least_text(least_likely(18, 18))} of others" in str(found)
     assert "on 18 samples that calibration did not use" in str(found)
     assert "doctor" not in str(found)
 

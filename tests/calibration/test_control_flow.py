@@ -186,7 +186,7 @@ def test_bodies_without_shapes_are_run_as_they_come(make):
         # A loop carries integers round; what is around the branches is float.
         assert [s.op.kind for s in made.skipped] == ([make] if make == "IF" else [])
         assert all("runs other graphs" in s.reason for s in made.skipped)
-        assert zeropoint.compare(model, made.model, samples).snr > 30
+        assert zeropoint.compare(model, made.model, samples).snr > 25
     reasons = [s.reason for s in zeropoint.quantize(model, "dynamic", min_elements=1).skipped]
     assert any("no shape in the file" in reason for reason in reasons)
 

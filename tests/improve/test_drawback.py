@@ -10,7 +10,7 @@ import pytest
 import zeropoint
 from zeropoint.bench import relative_speed
 from zeropoint.graph.query import constants
-from zeropoint.improve.drawback import SLOWER, Origin, Weighing, drawback_of, judged, written_bytes
+from zeropoint.improve.drawback import SLOWER, SourceModel, Weighing, drawback_of, judged, written_bytes
 from zeropoint.targets import CPU, INTEGER, check_model
 
 from .. import build
@@ -45,7 +45,7 @@ def shared():
 
 
 def weighed(before, after, target=CPU):
-    return Weighing(Origin(before), after, check_model(after, target))
+    return Weighing(SourceModel(before), after, check_model(after, target))
 
 
 def of_weights(model):

@@ -15,6 +15,7 @@ from zeropoint.dtypes import Array, DType
 from zeropoint.errors import InvalidRecipe, InvalidSample
 from zeropoint.graph import Model
 from zeropoint.improve.pipeline import Result
+from zeropoint.recipe import INT8, INT16X8, Recipe, Rule
 from zeropoint.report.quantization import usage_lines
 from zeropoint.streams import quiet_stderr
 from zeropoint.tflite import to_bytes
@@ -142,6 +143,21 @@ def test_printed_lines_feed_and_read_the_model(model, samples, stats, mode, inpu
     for output, tensor, reference in zip(found, result.model.main.outputs, wanted, strict=True):
         step = 1e-6 if tensor.params is None else tensor.params.scale
         assert np.abs(output - reference).max() <= 1.01 * step  # halves are rounded to even where we round away from 0
+
+
+def test_an_input_in_uint8_is_converted_to_int8_once():
+    """There is no kernel from uint8 to int16, so who wants 16 bits reads what was converted for others."""
+    net = Net()
+    x = net.input(1, 8, name="x")
+    model = net.model(net("TANH", [x], name="wide"), net.dense(x, normal(4, 8), name="narrow"))
+    recipe = Recipe((Rule(INT8), Rule(INT16X8, name="wide")))
+    made = zeropoint.quantize(model, recipe=recipe, data=samples_for(model), input_type="uint8", effort="quick").model
+    to_int8 = [op for op in made.main.ops if op.inputs[0].dtype is DType.UINT8]
+    assert [op.outputs[0].dtype for op in to_int8] == [DType.INT8]
+    assert {t.dtype for op in made.main.ops if op.inputs[0] is to_int8[0].outputs[0] for t in op.outputs} == {
+        DType.INT8,
+        DType.INT16,
+    }
 
 
 def test_printed_formulas_hold(model, samples, stats):

@@ -10,10 +10,13 @@ from typing import Literal, get_args
 from ..errors import InvalidRecipe
 from ..sources.ports import Entry
 
-OutputKind = Literal["classes", "scores", "points", "mask", "embedding", "signal", "tokens", "detections", "values"]
+OutputKind = Literal[
+    "classes", "scores", "points", "mask", "embedding", "signal", "tokens", "text", "detections", "values"
+]
 """Classes: one answer for each sample. Scores: one for each of many positions. Points: coordinates, also of boxes.
 Mask: one answer for each pixel. Embedding: a direction. Signal: sound or a picture. Tokens: one answer for each place
-of a sequence. Detections: boxes and scores side by side. Values: numbers of any other kind."""
+of a sequence. Text: the same, read as CTC does. Detections: boxes and scores side by side. Values: numbers of any other
+kind."""
 
 KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 

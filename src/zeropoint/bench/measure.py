@@ -10,8 +10,8 @@ scores of a detector, have parts of their own, of which the mean is taken. A par
 sample decides, and no quantity hides another; the error of an output is the mean of its parts, and the error of a model
 the mean over its outputs. Energy would flatter outputs that lie far from zero, as coordinates do.
 
-What a sample contributes is three numbers for each channel (`Moments` and the squared error), so sums over any split of
-the samples are exact.
+What a sample contributes is three numbers for each channel (`ChannelMoments` and the squared error), so sums over any
+split of the samples are exact.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def channels_last(values: Array, axis: int | None) -> Array:
 
 
 @dataclass(frozen=True)
-class Moments:
+class ChannelMoments:
     """The mean and mean square of each channel of an output, for one sample. Values that are not finite are left
     out."""
 
@@ -83,7 +83,7 @@ class Moments:
     power: Array
 
     @classmethod
-    def of(cls, values: Array, axis: int | None) -> Moments:
+    def of(cls, values: Array, axis: int | None) -> ChannelMoments:
         rows = channels_last(values, axis)
         if len(rows) and np.isfinite(rows).all():
             return cls(rows.mean(axis=0), np.einsum("pc,pc->c", rows, rows) / max(1, len(rows)))
@@ -105,7 +105,7 @@ class Yardstick:
     quantity: Array
 
     @classmethod
-    def of(cls, samples: Sequence[Moments], axis: int | None, least: float = 0.0) -> Yardstick:
+    def of(cls, samples: Sequence[ChannelMoments], axis: int | None, least: float = 0.0) -> Yardstick:
         """Return the yardstick that follows from the float model's values of some samples; channels count as if they
         varied by `least`, for quantities whose unit says what matters."""
         means, powers = np.array([one.mean for one in samples]), np.array([one.power for one in samples])
@@ -124,9 +124,9 @@ class Yardstick:
         axis = channel_axis(samples[0].shape)
         if axis is not None and len({values.shape[axis] for values in samples}) > 1:
             axis = None  # an axis that varies holds no channels
-        return cls.of([Moments.of(values, axis) for values in samples], axis, least)
+        return cls.of([ChannelMoments.of(values, axis) for values in samples], axis, least)
 
-    def room(self, sample: Moments) -> Array:
+    def room(self, sample: ChannelMoments) -> Array:
         """Return how much each quantity of a sample varies: an error of that size is half of what can be said."""
         spread = _variances(sample.mean, sample.power, self.centre)
         return np.maximum(self.summed(spread), QUIET * self.summed(self.usual))
@@ -149,8 +149,8 @@ class Yardstick:
     def reference(self, values: Array) -> Reference:
         """Return the float model's values of a sample, for comparison with those of other versions."""
         if self.axis is not None and values.shape[self.axis] != self.centre.size:  # not seen before
-            return Yardstick.of([Moments.of(values, None)], None).reference(values)
-        return Reference(values, self, self.room(Moments.of(values, self.axis)))
+            return Yardstick.of([ChannelMoments.of(values, None)], None).reference(values)
+        return Reference(values, self, self.room(ChannelMoments.of(values, self.axis)))
 
 
 ROUNDING = 1e-9
@@ -225,7 +225,7 @@ class ErrorTable:
     """Errors of one output of another version, sample by sample, where the yardstick follows from the same samples: the
     float model's moments and the mean squared errors, by channel."""
 
-    moments: list[Moments] = field(default_factory=list)
+    moments: list[ChannelMoments] = field(default_factory=list)
     errors: list[Array] = field(default_factory=list)
     axis: int | None = None
     least: float = 0.0
@@ -236,13 +236,14 @@ class ErrorTable:
             self.axis = channel_axis(wanted.shape)
         elif self.axis is not None and self.moments[0].mean.size != wanted.shape[self.axis]:
             self._forget_channels()
-        self.moments.append(Moments.of(wanted, self.axis))
+        self.moments.append(ChannelMoments.of(wanted, self.axis))
         self.errors.append(squared_errors(wanted, found, self.axis))
 
     def _forget_channels(self) -> None:
         """An axis whose length varies holds no channels."""
         self.axis = None
-        self.moments = [Moments(one.mean.mean(keepdims=True), one.power.mean(keepdims=True)) for one in self.moments]
+        pairs = ((one.mean.mean(keepdims=True), one.power.mean(keepdims=True)) for one in self.moments)
+        self.moments = [ChannelMoments(*pair) for pair in pairs]
         self.errors = [one.mean(keepdims=True) for one in self.errors]
 
     @property

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..display import counted
 from ..dtypes import Array
-from ..graph.model import Graph
-from ..graph.query import Uses
-from ..ops import OpSpec, fused_activation
-from ..ops.layout import DENSE
-from .errors import Compared, decibels
+from .errors import decibels
 from .judged_outputs import OutputKind
-from .measure import IN_KIND, MOST_CHANNELS, MOST_ELEMENTS, Yardstick, channel_axis, channels_last, quantile
+from .measure import IN_KIND, MOST_CHANNELS, channel_axis, channels_last, quantile
 
 HALF = 0.5
 """The probability from which an answer is yes."""
@@ -32,21 +28,14 @@ SURE = 0.5
 FEWEST_SURE = 4
 """If the float model is sure of fewer answers, all of them count."""
 
-SUM_OFF, NORM_OFF = 0.02, 0.01
-"""How far probabilities of a row may be from 1 in sum, and unit vectors from length 1."""
-
-SMALLEST_EMBEDDING, WIDE_EMBEDDING, SMALLEST_PICTURE, FEWEST_TOKENS = 16, 64, 8, 32
-"""Least elements of an embedding of length 1, and of another one; height and width of a picture; number of different
-tokens."""
+SUM_OFF = 0.02
+"""How far probabilities of a row may be from 1 in sum."""
 
 WORST = 0.95
 """Quantile that stands for the worst: one in twenty is worse."""
 
 KEPT = 2048
 """Most differences of one sample that are kept to find typical ones."""
-
-KIND_SAMPLES, MOST_LOOKS = 8, 1024
-"""By how many samples a kind is recognized where they come one by one, and of how many figures are kept then."""
 
 CERTAIN = 1.96
 """Standard errors of a 95 % confidence interval."""
@@ -66,12 +55,19 @@ class Figures:
 
 @dataclass(frozen=True)
 class KindRow:
-    """A kind of output: the errors up to which it is good and usable; what is looked at, and said."""
+    """A kind of output: the errors up to which it is good and usable, what is looked at, and said; and the shares of
+    equal answers below which it is neither, whatever its error."""
 
     kind: OutputKind
     limits: tuple[float, float]
     look: Callable[[Array, Array], Array]
     say: Callable[[Sequence[Array]], Figures]
+    shares: tuple[float, float] = (0.0, 0.0)
+
+
+def least_text(least: float) -> str:
+    """Format a share that is likely at least, rounded down: 99.8 % is not all."""
+    return f"{math.floor(1000 * least) / 10:.3g}%"
 
 
 def least_likely(hits: int, count: int) -> float:
@@ -85,10 +81,18 @@ def least_likely(hits: int, count: int) -> float:
 # What is looked at in a sample.
 
 
+def are_probabilities(values: Array) -> bool:
+    """Whether all rows are probabilities, or logarithms of them."""
+    rows = np.asarray(values, np.float64)
+    if rows.max(initial=0.0) <= 0 and rows.min(initial=0.0) < 0:
+        rows = np.exp(rows)
+    return bool(rows.size and rows.min() >= -1e-3 and np.all(np.abs(rows.sum(axis=-1) - 1) < SUM_OFF))
+
+
 def probabilities(values: Array) -> Array:
     """Return probabilities, also from log-probabilities and logits."""
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
-    if _are_rows_of_probabilities(rows):
+    if are_probabilities(rows):
         return np.exp(rows) if rows.max() <= 0 else rows
     powers = np.exp(rows - rows.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -106,6 +110,25 @@ def _positives(wanted: Array, found: Array) -> Array:
     limit = HALF if wanted.min(initial=0.0) >= 0 and wanted.max(initial=0.0) <= 1 else 0.0
     exact, own = wanted > limit, found > limit
     return np.array([exact.sum(), own.sum(), (exact & own).sum(), exact.size], np.float64)
+
+
+def text_of(values: Array, blank: int) -> list[int]:
+    """Return the classes of a sequence as CTC reads them: of a run of equal ones the first, without the blank."""
+    classes = values.reshape(-1, values.shape[-1]).argmax(axis=-1)
+    starts = np.append(True, classes[1:] != classes[:-1])
+    return [int(one) for one in classes[starts] if one != blank]
+
+
+def blank_of(values: Array) -> int:
+    """Return which class of a sequence is the blank of CTC: the first or the last, whichever occurs more often."""
+    classes, last = values.reshape(-1, values.shape[-1]).argmax(axis=-1), values.shape[-1] - 1
+    return 0 if np.count_nonzero(classes == 0) >= np.count_nonzero(classes == last) else last
+
+
+def _same_text(wanted: Array, found: Array) -> Array:
+    """[whether a text is the same]."""
+    blank = blank_of(wanted)
+    return np.array([float(text_of(wanted, blank) == text_of(found, blank))])
 
 
 def _overlap(wanted: Array, found: Array) -> Array:
@@ -160,6 +183,13 @@ def _say_tokens(seen: Sequence[Array]) -> Figures:
     return Figures(f"the same in {same} of {count} places", same / count, least_likely(same, count))
 
 
+def _say_text(seen: Sequence[Array]) -> Figures:
+    same = int(np.sum(seen))
+    return Figures(
+        f"the same in {same} of {counted(len(seen), 'sample')}", same / len(seen), least_likely(same, len(seen))
+    )
+
+
 def _say_scores(seen: Sequence[Array]) -> Figures:
     exact, own, both, count = (int(number) for number in np.sum(seen, axis=0))
     if not exact:
@@ -207,151 +237,16 @@ def _say_signal(seen: Sequence[Array]) -> Figures:
 ROWS: Mapping[OutputKind, KindRow] = {
     row.kind: row
     for row in (
-        KindRow("classes", (0.045, 0.085), _same_classes, _say_classes),
-        KindRow("scores", (0.017, 0.045), _positives, _say_scores),
+        KindRow("classes", (0.045, 0.085), _same_classes, _say_classes, (0.9, 0.7)),
+        KindRow("scores", (0.017, 0.045), _positives, _say_scores, (0.9, 0.7)),
         KindRow("points", (0.011, 0.06), _differences, _say_differences),
-        KindRow("mask", (0.02, 0.075), _overlap, _say_mask),
+        KindRow("mask", (0.02, 0.075), _overlap, _say_mask, (0.9, 0.7)),
         KindRow("embedding", (0.1, 0.25), _angle, _say_angle),
         KindRow("signal", (0.02, 0.075), _energies, _say_signal),
-        KindRow("tokens", (0.02, 0.06), _same_classes, _say_tokens),
+        KindRow("tokens", (0.02, 0.06), _same_classes, _say_tokens, (0.9, 0.7)),
+        KindRow("text", (1.0, 1.0), _same_text, _say_text, (0.95, 0.85)),
         KindRow("detections", (0.05, 0.2), _differences, _say_differences),
         KindRow("values", (0.01, 0.05), _differences, _say_differences),
     )
 }
-
-
-# How a kind is recognized.
-
-
-@dataclass(frozen=True)
-class OutputSeen:
-    """What a kind is recognized by: the graph, and the float model's values of an output on some samples."""
-
-    compared: Compared
-    graph: Graph
-    ops: Mapping[str, OpSpec]
-    values: Sequence[Array]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values[0].shape
-
-    @property
-    def positions(self) -> int:
-        return max(1, self.values[0].size // max(1, self.shape[-1])) if self.shape else 1
-
-    @property
-    def is_picture(self) -> bool:
-        """Whether it has a height and a width."""
-        return len(self.shape) == 4 and min(self.shape[1:3]) >= SMALLEST_PICTURE
-
-    @property
-    def is_like_an_input(self) -> bool:
-        return any(t.shape[1:] == self.shape[1:] and t.size > 1 for t in self.graph.inputs if t.dtype.is_float)
-
-    @property
-    def reads_tokens(self) -> bool:
-        return any(t.dtype.is_integer and not t.is_quantized for t in self.graph.inputs)
-
-    @property
-    def narrows_to_logits(self) -> bool:
-        """Whether a dense layer without an activation makes it, with fewer outputs than inputs."""
-        op = Uses(self.graph).producer(self.graph.outputs[self.compared.place])
-        spec = None if op is None else self.ops.get(op.kind)
-        if op is None or spec is None or not op.inputs or op.inputs[0] is None:
-            return False
-        is_dense = spec.layout == DENSE and fused_activation(op).name == "NONE"
-        return is_dense and op.outputs[0].shape[-1:] < op.inputs[0].shape[-1:]
-
-
-@dataclass
-class RunningFigures:
-    """What is said of one output while samples come in. Its kind is what a user says, or what the first samples look
-    like."""
-
-    seen: OutputSeen
-    said: OutputKind | None = None
-    _first: list[tuple[Array, Array]] = field(default_factory=list)
-    _looks: list[Array] = field(default_factory=list)
-    _row: KindRow | None = None
-
-    def add(self, wanted: Array, found: Array) -> None:
-        """Add one run's output of both models."""
-        if self._row is None:
-            self._first.append((wanted, found))
-            if len(self._first) == KIND_SAMPLES:
-                self._decide()
-        elif len(self._looks) < MOST_LOOKS:
-            self._looks.append(self._row.look(wanted, found))
-
-    def _decide(self) -> KindRow:
-        if self._row is None:
-            seen = replace(self.seen, values=[wanted for wanted, _ in self._first])
-            self._row = ROWS[self.said or kind_of(seen)]
-            self._looks += [self._row.look(*pair) for pair in self._first]
-            self._first = []
-        return self._row
-
-    def figures(self) -> tuple[OutputKind, Figures] | None:
-        """Return the kind, and what is said; None without samples."""
-        if self._row is None and not self._first:
-            return None
-        row = self._decide()
-        return row.kind, row.say(self._looks)
-
-
-def kind_of(seen: OutputSeen) -> OutputKind:
-    """Return what an output looks like."""
-    positions, decides = seen.positions, seen.compared.decides
-    if not seen.values[0].size:
-        return "values"
-    if decides == "row" or (seen.shape[-1:] > (1,) and all(map(_are_rows_of_probabilities, seen.values))):
-        return "classes" if positions == 1 else "mask" if seen.is_picture else "tokens"
-    if decides in ("each", "logits"):
-        return "mask" if seen.is_picture else "scores"
-    if positions == 1 or len(seen.shape) < 3:
-        return _kind_of_vector(seen)
-    if seen.is_picture:
-        return "signal"
-    if seen.shape[-1] >= FEWEST_TOKENS and seen.reads_tokens:
-        return "tokens"
-    others = (t.shape for k, t in enumerate(seen.graph.outputs) if k != seen.compared.place)
-    if any(other[:-1] == seen.shape[:-1] and other[-1] == 1 for other in others):
-        return "points"
-    if seen.is_like_an_input:
-        return "signal"
-    return "detections" if Yardstick.of_values(seen.values).quantity.max() > 0 else "values"
-
-
-def _kind_of_vector(seen: OutputSeen) -> OutputKind:
-    size = seen.values[0].size
-    if seen.is_like_an_input or size > MOST_ELEMENTS:
-        return "signal"
-    norms = [float(np.linalg.norm(values)) for values in seen.values]
-    if size >= SMALLEST_EMBEDDING and max(abs(norm - 1) for norm in norms) < NORM_OFF:
-        return "embedding"
-    if size >= WIDE_EMBEDDING and not seen.narrows_to_logits and not _lie_apart_from_zero(seen.values):
-        return "embedding"
-    if size >= 4 and (size % 2 == 0 or size % 3 == 0) and _lie_apart_from_zero(seen.values):
-        return "points"
-    return "classes" if size > 1 and seen.narrows_to_logits and _decide(seen.values) else "values"
-
-
-def _decide(values: Sequence[Array]) -> bool:
-    """Whether class scores tell one class from the others, at least for half of the samples."""
-    return float(quantile(np.array([probabilities(one).max() for one in values]), 0.5)) >= SURE
-
-
-def _lie_apart_from_zero(values: Sequence[Array]) -> bool:
-    """Whether a vector is mostly the same for all samples, as coordinates are beside class scores."""
-    table = np.array([np.asarray(one, np.float64).reshape(-1) for one in values if one.size == values[0].size])
-    mean = table.mean(axis=0)
-    return len(table) > 1 and float((mean**2).mean()) > float(table.var(axis=0).mean())
-
-
-def _are_rows_of_probabilities(values: Array) -> bool:
-    """Whether all rows are probabilities, or logarithms of them."""
-    rows = np.asarray(values, np.float64)
-    if rows.max(initial=0.0) <= 0 and rows.min(initial=0.0) < 0:
-        rows = np.exp(rows)
-    return bool(rows.size and rows.min() >= -1e-3 and np.all(np.abs(rows.sum(axis=-1) - 1) < SUM_OFF))
+"""Text is judged by its answers alone: most of the error is in places that its reading leaves out."""

@@ -24,14 +24,12 @@ from .bench import Bench
 from .errors import Compared, decibels, snr_text, where_measured
 from .judged import JUDGED
 from .judged_outputs import OutputKind
+from .kind_recognition import OutputSeen, kind_of
 from .loaded import Loaded
 from .measure import Reference, SampledError, Yardstick
-from .output_kinds import ROWS, Figures, KindRow, OutputSeen, kind_of
+from .output_kinds import ROWS, Figures, KindRow, least_text
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
-
-AGREEMENTS = 0.9, 0.7
-"""Shares of equal answers below which an output is not good, and not usable, whatever its error."""
 
 LEAST_LIKELY = 0.75
 """The share of equal answers that must be likely for other samples: 12 equal answers of 12 show that much."""
@@ -65,7 +63,9 @@ class OutputVerdict:
     weight: float = 1.0
 
     def __str__(self) -> str:
-        likely = "" if self.least is None or self.least >= 1 else f" (likely at least {self.least:.0%} of others)"
+        likely = (
+            "" if self.least is None or self.least >= 1 else f" (likely at least {least_text(self.least)} of others)"
+        )
         return f"{self.text}{likely}"
 
     @property
@@ -280,13 +280,13 @@ class Judgement:
         """Return the level of one output."""
         good, usable = row.limits
         level: Level = "good" if error <= good else "doubtful" if error <= usable else "broken"
-        if figures.share is not None and row.kind != "mask":
-            if figures.share < AGREEMENTS[1]:
-                level = "broken"
-            elif figures.share < AGREEMENTS[0] and level == "good":
-                level = "doubtful"
+        enough, few = row.shares
+        if figures.share is not None and figures.share < few:
+            level = "broken"
+        elif figures.share is not None and figures.share < enough and level == "good":
+            level = "doubtful"
         is_known = len(self.rows) >= FEWEST or positions > 1
-        if figures.least is not None and figures.share is not None and figures.share >= AGREEMENTS[0]:
+        if figures.least is not None and figures.share is not None and figures.share >= enough:
             is_known = figures.least >= LEAST_LIKELY
         return "unknown" if level == "good" and not is_known else level
 

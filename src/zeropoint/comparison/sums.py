@@ -10,15 +10,18 @@ import numpy as np
 
 from ..affine import QuantParams, broadcast_shape
 from ..bench.errors import Compared, ErrorSum, decibels, real
-from ..bench.judged_outputs import PLAIN, JudgedOutputs
+from ..bench.judged_outputs import PLAIN, JudgedOutputs, OutputKind
+from ..bench.kind_recognition import OutputSeen, kind_of
 from ..bench.measure import ErrorTable, dot
-from ..bench.output_kinds import OutputSeen, RunningFigures
+from ..bench.output_kinds import ROWS, Figures, KindRow
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS, Activation, OpSpec, fused_activation
-from ..ops.layout import DENSE
+from ..ops import CONVERSIONS, Activation, OpSpec
 from .values import Deviation, Occupancy, OutputRow
+
+KIND_SAMPLES, MOST_LOOKS = 8, 1024
+"""By how many samples a kind is recognized where they come one by one, and of how many figures are kept then."""
 
 
 @dataclass
@@ -63,6 +66,42 @@ class DeviationSums(ErrorSum):
 
 
 @dataclass
+class RunningFigures:
+    """What is said of one output while samples come in. Its kind is what a user says, or what the first samples look
+    like."""
+
+    seen: OutputSeen
+    said: OutputKind | None = None
+    _first: list[tuple[Array, Array]] = field(default_factory=list)
+    _looks: list[Array] = field(default_factory=list)
+    _row: KindRow | None = None
+
+    def add(self, wanted: Array, found: Array) -> None:
+        """Add one run's output of both models."""
+        if self._row is None:
+            self._first.append((wanted, found))
+            if len(self._first) == KIND_SAMPLES:
+                self._decide()
+        elif len(self._looks) < MOST_LOOKS:
+            self._looks.append(self._row.look(wanted, found))
+
+    def _decide(self) -> KindRow:
+        if self._row is None:
+            seen = replace(self.seen, values=[wanted for wanted, _ in self._first])
+            self._row = ROWS[self.said or kind_of(seen)]
+            self._looks += [self._row.look(*pair) for pair in self._first]
+            self._first = []
+        return self._row
+
+    def figures(self) -> tuple[OutputKind, Figures] | None:
+        """Return the kind, and what is said; None without samples."""
+        if self._row is None and not self._first:
+            return None
+        row = self._decide()
+        return row.kind, row.say(self._looks)
+
+
+@dataclass
 class OutputSums:
     """Running error sums of the output at `place` of the float model's `graph`.
 
@@ -84,8 +123,8 @@ class OutputSums:
     def __post_init__(self) -> None:
         compared = self.compared or Compared(self.place)
         self.judged.least = compared.least
-        seen = OutputSeen(compared, self.graph, self.ops, ())
-        self.words = RunningFigures(seen, self.outputs.kind(self.graph.outputs[self.place].name))
+        self.seen = OutputSeen(compared, self.graph, self.ops, ())
+        self.words = RunningFigures(self.seen, self.outputs.kind(self.graph.outputs[self.place].name))
 
     def add(self, wanted: Array, found: Array, judged: tuple[Array, Array] | None = None) -> None:
         """Add one run's output of both models, and the tensors that are `judged` if those are different ones."""
@@ -128,13 +167,8 @@ class OutputSums:
 
         Embeddings and reconstructions have a largest element as well, but it means nothing.
         """
-        op = Uses(self.graph).producer(self.graph.outputs[self.place])
-        spec = None if op is None else self.ops.get(op.kind)
-        if op is None or spec is None or not op.inputs or op.inputs[0] is None:
-            return False
-        is_dense = spec.layout == DENSE and fused_activation(op).name == "NONE"
-        narrows = is_dense and op.outputs[0].shape[-1:] < op.inputs[0].shape[-1:]
-        return spec.probabilities == "row" or narrows
+        _, spec = self.seen.maker
+        return self.seen.narrows_to_logits or (spec is not None and spec.probabilities == "row")
 
 
 @dataclass

@@ -28,10 +28,16 @@ def insert_chain(
     graph: Graph, source: Tensor, ops: Sequence[Op], uses: Sequence[Use] | None = None, *, as_output: bool = True
 ) -> None:
     """Insert a chain of ops after `source`; the output of the last one replaces `source`, by default everywhere."""
-    result = ops[-1].outputs[0]
-    if result.shape != source.shape:
-        raise ValueError(f"{ops[-1].label} on the edge of '{source.name}' changes its shape to {list(result.shape)}")
     uses = Uses(graph).readers(source) if uses is None else uses
+    replace_with(graph, source, ops[-1].outputs[0], ops, uses, as_output=as_output)
+
+
+def replace_with(
+    graph: Graph, source: Tensor, result: Tensor, ops: Sequence[Op], uses: Sequence[Use], *, as_output: bool
+) -> None:
+    """Have `uses` read `result` instead of `source`; the `ops` that compute it, if it is new, follow `source`."""
+    if result.shape != source.shape:
+        raise ValueError(f"'{result.name}' has another shape than '{source.name}': {list(result.shape)}")
     for use in uses:
         if use.op.inputs[use.slot] is not source:
             raise ValueError(f"{use.op} does not read '{source.name}' at input {use.slot}")

@@ -44,7 +44,7 @@ ALTERNATIVES = ("dynamic", "weights")
 
 
 @dataclass(frozen=True)
-class Origin:
+class SourceModel:
     """The model that a result was made from. `file_bytes` is the size of its file, None if it was not read from one;
     `time_limit` is what `runtime.within` takes, None if the model is trusted."""
 
@@ -92,7 +92,7 @@ class Drawback(Brief):
 class Weighing:
     """A result beside its origin: what a drawback follows from."""
 
-    origin: Origin
+    origin: SourceModel
     made: Model
     check: Check
 

@@ -45,7 +45,7 @@ from ..tflite.provenance import Provenance, provenance, recorded
 from ..tflite.write import save, to_bytes
 from .bias_correction import plan_and_correct
 from .candidate import Candidate, Stage, no_progress
-from .drawback import Drawback, Origin, Weighing, drawback_of
+from .drawback import Drawback, SourceModel, Weighing, drawback_of
 from .made_up_inputs import never_further_off
 from .mixed_precision import narrow_layers, weight_errors, worth_widening
 from .rounding_steps import require_learning, rounded_for_all_samples
@@ -76,7 +76,7 @@ class Result(Displayed):
     tool: ToolReport | None = None
     unmatched: tuple[str, ...] = ()
     ops: Mapping[str, OpSpec] = field(default_factory=lambda: OPS, repr=False)
-    origin: Origin | None = field(default=None, repr=False)
+    origin: SourceModel | None = field(default=None, repr=False)
 
     @property
     def check(self) -> Check:
@@ -167,9 +167,8 @@ def run_without_data(model: Model, request: Request) -> Result:
     request = with_matched_rules(model, request)
     request, measured = _measured(model, request)
     result = ask_target(_with_states(_run_unmeasured(model, request), model, request))
-    return replace(
-        result, notes=(*result.notes, *measured, *_left_out(request)), origin=Origin(model, time_limit=time_limit())
-    )
+    origin = SourceModel(model, time_limit=time_limit())
+    return replace(result, notes=(*result.notes, *measured, *_left_out(request)), origin=origin)
 
 
 def _run_unmeasured(model: Model, request: Request) -> Result:
@@ -300,7 +299,8 @@ def quantize_on(
     found = _judged(bench, result.model, request)
     if any(finding.check in SAMPLE_CAUSES for finding in findings):
         found = found.on_wrong_samples()
-    return replace(result, warnings=warnings, notes=notes, verdict=found, origin=Origin(model, time_limit=time_limit()))
+    origin = SourceModel(model, time_limit=time_limit())
+    return replace(result, warnings=warnings, notes=notes, verdict=found, origin=origin)
 
 
 def accepted(model: Model, request: Request) -> Request:

@@ -186,15 +186,22 @@ def _rewrite_activation(tensor: Tensor, plan: Plan, uses: Uses, ops: Mapping[str
     name = tensor.name
     if stored is not None:
         edit.retype(tensor, stored.dtype, stored)
-    for form, wanting in forms.items():
+    converted: dict[QuantParams | None, Tensor] = {}
+    for form, wanting in sorted(forms.items(), key=lambda item: _between(stored, item[0]) is not None):
         if form == stored:
             continue
         serves_output = uses.is_output(tensor) and form == output
-        converted = _form_tensor(graph, tensor, form)
+        result, source = _form_tensor(graph, tensor, form), tensor
         if serves_output and not is_input:
             # Callers know outputs by name, so the name stays with the form they see.
-            converted.name, tensor.name = name, edit.unused_name(graph, f"{name}/{_label(stored)}")
-        edit.insert_chain(graph, tensor, _conversions(graph, tensor, converted), wanting, as_output=serves_output)
+            result.name, tensor.name = name, edit.unused_name(graph, f"{name}/{_label(stored)}")
+        if (between := _between(stored, form)) is not None:
+            source = converted.get(between) or _form_tensor(graph, tensor, between)
+            first_step = [] if between in converted else [_conversion(tensor, source)]
+            edit.replace_with(graph, tensor, source, first_step, wanting, as_output=serves_output)
+            converted[between] = source
+        edit.insert_chain(graph, source, [_conversion(source, result)], wanting, as_output=serves_output)
+        converted[form] = result
 
 
 def _form_tensor(graph: Graph, tensor: Tensor, form: QuantParams | None) -> Tensor:
@@ -213,16 +220,13 @@ def _label(form: Form | None) -> str:
     return "float32" if form is None else form_type(form).label
 
 
-def _conversions(graph: Graph, source: Tensor, result: Tensor) -> list[Op]:
-    """Return the ops that convert `source` to `result`: LiteRT has no kernel between int16 and uint8, but both with
-    int8."""
-    if {source.dtype, result.dtype} != {DType.INT16, DType.UINT8}:
-        return [_conversion(source, result)]
-    unsigned = (source if source.dtype is DType.UINT8 else result).params
-    assert unsigned is not None
-    between = QuantParams(unsigned.scales, (unsigned.zero_point - 128,), DType.INT8)
-    held = _form_tensor(graph, source, between)
-    return [_conversion(source, held), _conversion(held, result)]
+def _between(source: QuantParams | None, result: QuantParams | None) -> QuantParams | None:
+    """Return the form through which `source` is converted to `result`, if it takes two steps: LiteRT has no kernel
+    between int16 and uint8, but both with int8."""
+    if source is None or result is None or {source.dtype, result.dtype} != {DType.INT16, DType.UINT8}:
+        return None
+    unsigned = source if source.dtype is DType.UINT8 else result
+    return QuantParams(unsigned.scales, (unsigned.zero_point - 128,), DType.INT8)
 
 
 def _conversion(source: Tensor, result: Tensor) -> Op:

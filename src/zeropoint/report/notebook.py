@@ -18,7 +18,7 @@ from ..errors import MissingExtra, printable, shortening_names, shown_name
 from ..graph.model import Graph, Model, Op
 from ..graph.names import short_names
 from ..graph.query import unique_names
-from ..improve.drawback import Origin
+from ..improve.drawback import SourceModel
 from ..improve.pipeline import Result
 from ..ops.execution import execution_of
 from ..plan.plan import Plan
@@ -77,7 +77,7 @@ def _plan(plan: Plan) -> Iterator[str]:
 
 
 def _result(result: Result) -> Iterator[str]:
-    before = Origin(result.prepared or result.model) if result.origin is None else result.origin
+    before = SourceModel(result.prepared or result.model) if result.origin is None else result.origin
     sizes = SavedAs(None, len(to_bytes(result.model)), before.bytes)
     yield _text(lambda console: print_result(result, sizes, console))
     yield _text(lambda console: print_verdict(result.verdict, console))
