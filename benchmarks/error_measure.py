@@ -1,6 +1,6 @@
 """Whether the measure of error is right: does it put models in the order of their tasks' own metrics?
 
-`python -m benchmarks.error_measure --zoo FOLDER [--tasks NAME ...] [--keep FOLDER] [-o FILE.json] [--plot FILE.svg]`
+`python -m benchmarks.error_measure --zoo FOLDER [--tasks NAME ...] [--keep FOLDER] [--page FILE.md] [--plot FILE.svg]`
 
 Each task's float model is quantized in a dozen ways, good and bad, on two thirds of its calibration samples. The error
 of each version is measured on the other third, as the verdict does, and compared with the score of the task's metric on
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from zeropoint.sources.ports import entry
 from zeropoint.tuning.metric import rank_correlation
 
 from .measure import print_table
+from .rows import commit
 from .zoo import Task, load_zoo
 
 SAMPLES, MEASURED_ON, LEAST_APART = 200, 64, 3
@@ -144,12 +144,65 @@ class Agreement:
         return cls(found[0].task, found[0].kinds, len(found), order, steps, bad)
 
 
+COLUMNS = ("task", "kinds of outputs", "versions", "rank correlation", "levels off", "bad called good")
+
+
+def rows_of(agreements: Sequence[Agreement]) -> list[list[str]]:
+    return [
+        [
+            one.task,
+            ", ".join(dict.fromkeys(one.kinds)),
+            f"{one.versions}",
+            f"{one.correlation:.3f}",
+            f"{one.steps:.2f}",
+            f"{one.bad_called_good}",
+        ]
+        for one in agreements
+    ]
+
+
+def summary(agreements: Sequence[Agreement]) -> str:
+    """All tasks in a sentence."""
+    count = sum(one.versions for one in agreements)
+    steps = sum(one.steps * one.versions for one in agreements) / count
+    bad, order = sum(one.bad_called_good for one in agreements), np.mean([one.correlation for one in agreements])
+    return (
+        f"mean rank correlation {order:.3f}; verdicts {steps:.3f} levels off per version; "
+        f"{bad} of {count} versions that lose more than {SOMETHING:.0%} called good"
+    )
+
+
+def page(found: Sequence[Sequence[Version]], agreements: Sequence[Agreement]) -> str:
+    """The results as a page of Markdown."""
+    lines = [
+        "# The measure of error against the metrics of tasks",
+        "",
+        f"By `python -m benchmarks.error_measure` at commit {commit()}: {summary(agreements)}. [How error is measured]"
+        "(../error.md) says what the columns mean. Below, a line for each version has its score, the share of the "
+        "float score that is lost, the error, and what the verdict says.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---|---|---:|---:|---:|---:|",
+        *(f"| {' | '.join(row)} |" for row in rows_of(agreements)),
+    ]
+    for one in found:
+        lines += [
+            "",
+            f"## {one[0].task}",
+            "",
+            "| version | score | lost | error | verdict |",
+            "|---|---:|---:|---:|---|",
+        ]
+        lines += [f"| {v.way} | {v.score:.4f} | {v.lost:.2%} | {v.error:.4f} | {v.level} |" for v in one]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--zoo", required=True, help="a folder with a Python file that lists TASKS")
     parser.add_argument("--tasks", nargs="*")
     parser.add_argument("--keep", type=Path, help="a folder for scores")
-    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--page", type=Path)
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     zoo = load_zoo(given.zoo)
@@ -160,30 +213,13 @@ def main() -> None:
             print(f"{name}: left out, because it has several signatures", flush=True)
             continue
         found.append(versions(name, zoo[name], given.keep))
-    rows = [Agreement.of(one) for one in found]
-    every = [version for one in found for version in one]
-    print_table(
-        ["task", "versions", "rank correlation", "steps off", "bad called good", "kinds of outputs"],
-        [
-            [
-                r.task,
-                f"{r.versions}",
-                f"{r.correlation:.3f}",
-                f"{r.steps:.2f}",
-                f"{r.bad_called_good}",
-                ", ".join(r.kinds),
-            ]
-            for r in rows
-        ],
-    )
-    mean, steps = np.mean([row.correlation for row in rows]), np.mean([one.steps for one in every])
-    bad = sum(row.bad_called_good for row in rows)
-    print(f"mean rank correlation {mean:.3f}; {steps:.3f} steps off; {bad} of {len(every)} called good beyond 5 %")
-    if given.output is not None:
-        content = {"tasks": [asdict(row) for row in rows], "versions": [asdict(one) for one in every]}
-        given.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    agreements = [Agreement.of(one) for one in found]
+    print_table(list(COLUMNS), rows_of(agreements))
+    print(summary(agreements))
+    if given.page is not None:
+        given.page.write_text(page(found, agreements), encoding="utf-8")
     if given.plot is not None:
-        plot(every, given.plot)
+        plot([version for one in found for version in one], given.plot)
 
 
 def plot(every: Sequence[Version], path: Path) -> None:
@@ -203,6 +239,7 @@ def plot(every: Sequence[Version], path: Path) -> None:
         for one in (one for one in every if one.task == name):
             axes.plot(max(one.error, 1e-4), min(max(one.lost, 1e-3), 1), "o", color=colors[one.level], markersize=4)
         axes.set(xscale="log", yscale="log", title=name)
+        axes.minorticks_off()
         axes.axhspan(1e-3, LITTLE, color=colors["good"], alpha=0.08)
         axes.axhspan(SOMETHING, 1, color=colors["broken"], alpha=0.08)
     figure.supxlabel("error by the measure (colors: what the verdict says)")

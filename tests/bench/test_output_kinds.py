@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -375,3 +376,13 @@ def test_the_least_likely_share_is_hardly_ever_above_the_true_one(truth):
     """The lower end of a 95 % interval: in one case of forty, and a little more often near 1."""
     hits = np.random.default_rng(0).binomial(40, truth, 4000)
     assert np.mean([least_likely(int(one), 40) > truth for one in hits]) < 0.06
+
+
+def test_the_page_about_the_verdict_has_the_limits_of_each_kind():
+    page = (Path(__file__).parents[2] / "docs" / "error.md").read_text(encoding="utf-8")
+    table = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    limits = {cells[0]: cells[-2:] for cells in table if cells[0] in KINDS}
+    assert limits == {
+        kind: ["answers"] * 2 if row.limits == (1, 1) else [f"{limit:g}" for limit in row.limits]
+        for kind, row in ROWS.items()
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -39,18 +38,29 @@ def test_steps_are_counted_between_what_is_said_and_what_is_lost():
 
 def test_a_task_is_judged_scored_and_drawn(zoo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(error_measure, "WAYS", {way: error_measure.WAYS[way] for way in WAYS})
-    files = tmp_path / "out.json", tmp_path / "out.svg"
+    files = tmp_path / "out.md", tmp_path / "out.svg"
     kept = tmp_path / "kept"
-    given = ["--zoo", str(zoo), "--tasks", "digits", "--keep", str(kept), "-o", str(files[0]), "--plot", str(files[1])]
+    given = [
+        "--zoo",
+        str(zoo),
+        "--tasks",
+        "digits",
+        "--keep",
+        str(kept),
+        "--page",
+        str(files[0]),
+        "--plot",
+        str(files[1]),
+    ]
     for _ in range(2):  # the second time with scores that are kept
         monkeypatch.setattr(sys, "argv", ["error_measure", *given])
         error_measure.main()
     printed = capsys.readouterr().out
     assert "mean rank correlation" in printed
-    found = json.loads(files[0].read_text())
-    assert [one["way"] for one in found["versions"]] == list(WAYS)
-    errors = {one["way"]: one["error"] for one in found["versions"]}
-    assert errors["dynamic"] < errors["int8, 3-bit weights, quick"] < 1
-    assert found["tasks"][0]["bad_called_good"] == 0
+    lines = [line.split(" | ") for line in files[0].read_text().splitlines() if line.startswith("| ")]
+    by_way = {cells[0].removeprefix("| "): cells for cells in lines}
+    assert set(WAYS) < set(by_way)
+    assert float(by_way["dynamic"][3]) < float(by_way["int8, 3-bit weights, quick"][3]) < 1
+    assert by_way["digits"][-1] == "0 |"
     assert len(list(kept.iterdir())) == len(WAYS) + 1
     assert "<svg" in files[1].read_text()
