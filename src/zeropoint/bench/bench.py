@@ -28,8 +28,9 @@ from .judged import JUDGED, Judged
 from .judged_outputs import PLAIN, JudgedOutputs
 from .loaded import Loaded, NumberedRow
 from .loud_split import LoudSplit
-from .measure import Reference, SampledError, Yardstick
+from .measure import Reference, SampledError
 from .op_errors import TracedSamples
+from .yardsticks import Yardsticks
 
 KEPT_SAMPLES, KEPT_BYTES, LEAST_KEPT_BYTES, LEAST_FITTED_BYTES = 256, 1 << 28, 1 << 26, 1 << 27
 """Limits on the data kept in memory to be run again; between them, as much as the activations of one run. More if
@@ -335,17 +336,17 @@ class Bench:
         """Return the float model's values of `compared`, prepared for comparison, by sample."""
         known = self._references
         for values in self.wanted(count)[len(known) :]:
-            known.append([one.reference(own) for one, own in zip(self.yardsticks, values, strict=True)])
+            known.append(self.yardsticks.references(values))
         return known[:count]
 
     @cached_property
-    def yardsticks(self) -> list[Yardstick]:
+    def yardsticks(self) -> Yardsticks:
         """What errors of each compared output are measured by: all samples that calibration has recorded, or the first
         in memory."""
         known = [self._all_recorded(one) for one in self.compared]
         if min(map(len, known), default=0) < min(JUDGED, len(self.rows)):
             known = [[*values] for values in zip(*self.wanted(min(JUDGED, len(self.rows))), strict=True)]
-        return [Yardstick.of_values(values, one.least) for one, values in zip(self.compared, known, strict=True)]
+        return Yardsticks.of(self.compared, known)
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
         """Return the float model, loaded to compute `compared`. A small one stays loaded."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -121,11 +121,17 @@ class Compared:
     decides: Decides | None = None
     kind: str | None = None
     weight: float = 1.0
+    scored_by: int | None = None  # the place of an output that says at which positions this one counts
 
     @property
     def least(self) -> float:
         """The variance that counts at least: what is less in a logit or a probability decides nothing."""
         return {"row": LEAST_LOGIT, None: 0.0}.get(self.decides, LEAST_PROBABILITY)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether what is compared is not the output as it is."""
+        return self.decides in ("row", "logits") or self.scored_by is not None
 
     def tensor(self, graph: Graph) -> Tensor:
         """Return the compared tensor in any version of the model."""
@@ -167,6 +173,15 @@ def where_measured(compared: Sequence[Compared], graph: Graph) -> str:
 
 def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec], outputs: JudgedOutputs = PLAIN) -> Iterator[Compared]:
     """Yield the float outputs of the float model that count."""
+    found = list(_compared(graph, ops, outputs))
+    scores = {graph.outputs[one.place].shape[:-1]: one.place for one in found if _is_score(graph, one)}
+    for one in found:
+        shape = graph.outputs[one.place].shape
+        is_scored = one.decides is None and len(shape) >= 3 and shape[-1] > 1
+        yield replace(one, scored_by=scores.get(shape[:-1])) if is_scored else one
+
+
+def _compared(graph: Graph, ops: Mapping[str, OpSpec], outputs: JudgedOutputs) -> Iterator[Compared]:
     uses = Uses(graph)
     for place, tensor in enumerate(graph.outputs):
         weight = outputs.weight(tensor.name)
@@ -181,6 +196,12 @@ def compared_outputs(graph: Graph, ops: Mapping[str, OpSpec], outputs: JudgedOut
             yield Compared(place, "logits", weight=weight)
         else:
             yield Compared(place, known, weight=weight)
+
+
+def _is_score(graph: Graph, one: Compared) -> bool:
+    """Whether an output has one decision for each of several positions."""
+    tensor = graph.outputs[one.place]
+    return one.decides in ("each", "logits") and tensor.shape[-1:] == (1,) and tensor.size > 1
 
 
 def _is_logit_for_each(place: int, graph: Graph, outputs: JudgedOutputs) -> bool:

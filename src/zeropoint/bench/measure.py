@@ -146,11 +146,14 @@ class Yardstick:
         """The number of channels of each quantity."""
         return np.bincount(self.quantity)
 
-    def reference(self, values: Array) -> Reference:
-        """Return the float model's values of a sample, for comparison with those of other versions."""
-        if self.axis is not None and values.shape[self.axis] != self.centre.size:  # not seen before
+    def reference(self, values: Array, rows: Array | None = None) -> Reference:
+        """Return the float model's values of a sample, for comparison with those of other versions: all, or the `rows`
+        of [positions, channels] that count."""
+        if rows is not None:
+            values = values.reshape(-1, values.shape[-1])[rows]
+        elif self.axis is not None and values.shape[self.axis] != self.centre.size:  # not seen before
             return Yardstick.of([ChannelMoments.of(values, None)], None).reference(values)
-        return Reference(values, self, self.room(ChannelMoments.of(values, self.axis)))
+        return Reference(values, self, self.room(ChannelMoments.of(values, self.axis)), rows)
 
 
 ROUNDING = 1e-9
@@ -187,11 +190,21 @@ def _quantities(power: Array) -> Array:
 
 @dataclass(frozen=True)
 class Reference:
-    """The float model's value of an output for one sample, and how much its quantities vary (`room`)."""
+    """The float model's value of an output for one sample, and how much its quantities vary (`room`); of an output of
+    which only some positions count, these `rows`."""
 
     values: Array
     yardstick: Yardstick
     room: Array
+    rows: Array | None = None
+
+    @property
+    def says_something(self) -> bool:
+        return self.rows is None or bool(self.rows.any())
+
+    def counted(self, values: Array) -> Array:
+        """Return those values that count."""
+        return values if self.rows is None else values.reshape(-1, values.shape[-1])[self.rows]
 
     @cached_property
     def _is_finite(self) -> bool:
@@ -199,6 +212,7 @@ class Reference:
 
     def part(self, found: Array) -> float:
         """Return the error of another version's values: 0 if they are equal, 1 if they are not numbers."""
+        found = self.counted(found)
         with np.errstate(invalid="ignore", over="ignore"):
             gap = np.asarray(found - self.values)
             if not self._is_finite:  # equal infinities are no error
@@ -268,6 +282,11 @@ def dot(a: Array, b: Array) -> float:
         return quick if math.isfinite(quick) else float(np.dot(np.asarray(a, np.float64), np.asarray(b, np.float64)))
 
 
+def ratio_of(error: float) -> float:
+    """Return an error between 0 and 1 relative to what is left of the values."""
+    return error / (1 - error) if error < 1 else math.inf
+
+
 @dataclass(frozen=True)
 class SampledError:
     """The error of a version of a model on some samples: the mean of its `parts`, one for each sample."""
@@ -283,7 +302,7 @@ class SampledError:
     def value(self) -> float:
         """The error relative to what the outputs vary by, share / (1 - share): errors of different parts of a model
         nearly add up, and its negative in dB is a signal-to-noise ratio."""
-        return self.share / (1 - self.share) if self.share < 1 else math.inf
+        return ratio_of(self.share)
 
     def __add__(self, other: SampledError) -> SampledError:
         """Return the error on the samples of both."""

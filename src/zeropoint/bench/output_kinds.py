@@ -238,7 +238,7 @@ ROWS: Mapping[OutputKind, KindRow] = {
     row.kind: row
     for row in (
         KindRow("classes", (0.045, 0.085), _same_classes, _say_classes, (0.9, 0.7)),
-        KindRow("scores", (0.017, 0.045), _positives, _say_scores, (0.9, 0.7)),
+        KindRow("scores", (0.0145, 0.045), _positives, _say_scores, (0.9, 0.7)),
         KindRow("points", (0.011, 0.06), _differences, _say_differences),
         KindRow("mask", (0.02, 0.075), _overlap, _say_mask, (0.9, 0.7)),
         KindRow("embedding", (0.1, 0.25), _angle, _say_angle),

@@ -26,8 +26,9 @@ from .judged import JUDGED
 from .judged_outputs import OutputKind
 from .kind_recognition import OutputSeen, kind_of
 from .loaded import Loaded
-from .measure import Reference, SampledError, Yardstick
+from .measure import Reference, SampledError, ratio_of
 from .output_kinds import ROWS, Figures, KindRow, least_text
+from .yardsticks import Yardsticks
 
 Level = Literal["good", "doubtful", "broken", "unknown"]
 
@@ -178,6 +179,15 @@ def share_of(error: float, noise: float = 0.0) -> str:
     return f"{error:.2g}" + (f" ± {noise:.1g}" if noise >= 1e-5 else "")
 
 
+Look = tuple[float, Array | None]
+"""The error of an output for a sample, and what was looked at in it; None where it says nothing."""
+
+
+def _look(reference: Reference, row: KindRow, judged: Array, wanted: Array, found: Array) -> Look:
+    seen = row.look(reference.counted(wanted), reference.counted(found)) if reference.says_something else None
+    return reference.part(judged), seen
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The samples to judge by, and what the float model makes of them, for verdicts on several versions."""
@@ -219,11 +229,12 @@ class Judgement:
     @cached_property
     def _references(self) -> list[list[Reference]]:
         """What the compared values of each sample are measured by: by how much they vary over all samples known."""
-        exact, sticks = [values[: len(self.compared)] for values in self._wanted], []
-        for one, values in zip(self.compared, zip(*exact, strict=True), strict=True):
-            known = self.bench.answers(one) if self.held_back else ()
-            sticks.append(Yardstick.of_values(known if len(known) > len(values) else values, one.least))
-        return [[stick.reference(one) for stick, one in zip(sticks, values, strict=True)] for values in exact]
+        exact = [values[: len(self.compared)] for values in self._wanted]
+        known = [self.bench.answers(one) if self.held_back else [] for one in self.compared]
+        if min(map(len, known)) <= len(exact):
+            known = [[*values] for values in zip(*exact, strict=True)]
+        sticks = Yardsticks.of(self.compared, known)
+        return [sticks.references(values) for values in exact]
 
     @cached_property
     def _seen(self) -> list[OutputSeen]:
@@ -245,21 +256,22 @@ class Judgement:
             return replace(UNKNOWN, samples=len(self.rows)), SampledError()
         _ = self._references, self._rows  # before the other version is loaded
 
-        def look(place: int, found: list[Array]) -> list[tuple[float, Array]]:
-            parts = (one.part(own) for one, own in zip(self._references[place], found[:count], strict=True))
-            both = zip(self._rows, self._wanted[place][count:], found[count:], strict=True)
-            return list(zip(parts, (row.look(wanted, own) for row, wanted, own in both), strict=True))
+        def look(place: int, found: list[Array]) -> list[Look]:
+            references, plain = self._references[place], self._wanted[place][count:]
+            each = zip(references, self._rows, found[:count], plain, found[count:], strict=True)
+            return [_look(reference, row, own, *both) for reference, row, own, *both in each]
 
         runs = Loaded(bench, made, self._asked).each(self.rows, look)
         outputs = tuple(self._output(k, looks) for k, looks in enumerate(zip(*runs, strict=True)))
         weights = np.array([one.weight for one in compared])
         parts = np.array([[part for part, _ in run] for run in runs]) @ weights / weights.sum()
+        error = float(np.average([one.error for one in outputs], weights=weights))
         total, unseen, level = SampledError(tuple(map(float, parts))), self._unseen_classes(), _together(outputs)
         found = Verdict(
             "doubtful" if unseen and level == "good" else level,
-            total.share,
+            error,
             float(np.std(parts, ddof=1)) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0,
-            decibels(total.value),
+            decibels(ratio_of(error)),
             outputs,
             len(self.rows),
             self.copies,
@@ -269,12 +281,18 @@ class Judgement:
         )
         return found, total
 
-    def _output(self, k: int, looks: Sequence[tuple[float, Array]]) -> OutputVerdict:
+    def _output(self, k: int, looks: Sequence[Look]) -> OutputVerdict:
         """Return what is said of the output that is compared as number `k`."""
         one, row, name = self.compared[k], self._rows[k], self.bench.entry.output_names[self.compared[k].place]
-        error, figures = SampledError(tuple(part for part, _ in looks)).share, row.say([own for _, own in looks])
+        said = [(part, seen) for part, seen in looks if seen is not None]
+        if not said:
+            return OutputVerdict(name, row.kind, "unknown", 0.0, "nothing is above the threshold", weight=one.weight)
+        error, figures = SampledError(tuple(part for part, _ in said)).share, row.say([seen for _, seen in said])
         level = self._level(row, error, figures, self._seen[k].positions)
-        return OutputVerdict(name, row.kind, level, error, figures.text, figures.share, figures.least, one.weight)
+        where = ", where something is above the threshold" if self._references[0][k].rows is not None else ""
+        return OutputVerdict(
+            name, row.kind, level, error, figures.text + where, figures.share, figures.least, one.weight
+        )
 
     def _level(self, row: KindRow, error: float, figures: Figures, positions: int) -> Level:
         """Return the level of one output."""

@@ -12,6 +12,7 @@ from ..bench.alignment import Alignment, align_models, computed
 from ..bench.errors import Compared, compared_outputs, encoded, real
 from ..bench.isolate import constant_parts, isolate
 from ..bench.judged_outputs import PLAIN, JudgedOutputs
+from ..bench.yardsticks import at
 from ..calibration import Settings
 from ..display import counted, notebook_line
 from ..dtypes import Array
@@ -295,10 +296,15 @@ class _Comparer:
         self, compared: Compared | None, wanted: Mapping[Tensor, Array], made: Mapping[Tensor, Array]
     ) -> tuple[Array, Array] | None:
         """Return what is judged of an output in both models, if that is not the output itself."""
-        if compared is None or compared.decides in (None, "each"):
+        if compared is None or not compared.is_other:
             return None
         exact, own = compared.tensor(self.exact), compared.tensor(self.quantized)
-        return compared.judged(wanted[exact]), compared.judged(real(made[own], own))
+        judged = compared.judged(wanted[exact]), compared.judged(real(made[own], own))
+        scores = next((one for one in self.compared if one.place == compared.scored_by), None)
+        if scores is None:
+            return judged
+        said = scores.judged(wanted[scores.tensor(self.exact)])
+        return at(judged[0], said), at(judged[1], said)
 
     def _add_alone(self, runner: Runner, wanted: Mapping[Tensor, Array]) -> None:
         """Run each op of the quantized model on the float model's values of its inputs."""

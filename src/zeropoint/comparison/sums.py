@@ -72,24 +72,27 @@ class RunningFigures:
 
     seen: OutputSeen
     said: OutputKind | None = None
-    _first: list[tuple[Array, Array]] = field(default_factory=list)
+    _first: list[tuple[Array, tuple[Array, Array]]] = field(default_factory=list)
     _looks: list[Array] = field(default_factory=list)
     _row: KindRow | None = None
 
-    def add(self, wanted: Array, found: Array) -> None:
-        """Add one run's output of both models."""
+    def add(self, wanted: Array, found: Array, counted: tuple[Array, Array] | None = None) -> None:
+        """Add one run's output of both models, of which only the values in `counted` may count."""
+        both = counted or (wanted, found)
+        if not both[0].size:
+            return
         if self._row is None:
-            self._first.append((wanted, found))
+            self._first.append((wanted, both))
             if len(self._first) == KIND_SAMPLES:
                 self._decide()
         elif len(self._looks) < MOST_LOOKS:
-            self._looks.append(self._row.look(wanted, found))
+            self._looks.append(self._row.look(*both))
 
     def _decide(self) -> KindRow:
         if self._row is None:
             seen = replace(self.seen, values=[wanted for wanted, _ in self._first])
             self._row = ROWS[self.said or kind_of(seen)]
-            self._looks += [self._row.look(*pair) for pair in self._first]
+            self._looks += [self._row.look(*both) for _, both in self._first]
             self._first = []
         return self._row
 
@@ -133,8 +136,11 @@ class OutputSums:
         self.runs += 1
         self.sums.add(wanted, found)
         if wanted.dtype.kind == "f" and wanted.size:
-            self.judged.add(*(judged or (wanted, found)))
-            self.words.add(np.array(wanted), np.array(found))
+            exact, own = judged or (wanted, found)
+            if exact.size:
+                self.judged.add(exact, own)
+            is_scored = self.compared is not None and self.compared.scored_by is not None
+            self.words.add(np.array(wanted), np.array(found), judged if is_scored else None)
         if wanted.ndim in (1, 2) and wanted.shape[-1] > 1 and wanted.size:
             table, other = (a.reshape(-1, wanted.shape[-1]) for a in (wanted, found))
             self.agreeing += int((table.argmax(-1) == other.argmax(-1)).sum())

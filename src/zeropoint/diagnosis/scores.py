@@ -10,6 +10,7 @@ import numpy as np
 from ..bench.bench import Bench
 from ..bench.errors import Compared, decibels
 from ..bench.loaded import Loaded
+from ..bench.yardsticks import at
 from ..comparison.metrics import NamedMetric, apply_metric
 from ..comparison.sums import DeviationSums, OutputSums, unit_of
 from ..comparison.values import Comparison, MetricRow, OutputRow, Score, error_of_outputs
@@ -31,9 +32,9 @@ class Scores:
 
     @cached_property
     def _asked(self) -> tuple[Compared, ...]:
-        """The outputs, followed by the tensors that probabilities among them are computed from."""
+        """The outputs, followed by what is judged of them instead."""
         places = range(len(self.bench.entry.graph.outputs))
-        judged = (one for one in self.bench.outputs_that_count if one.decides in ("row", "logits"))
+        judged = (one for one in self.bench.outputs_that_count if one.is_other)
         return (*(Compared(place) for place in places), *judged)
 
     @cached_property
@@ -51,14 +52,19 @@ class Scores:
     def outputs(self, made: Model) -> tuple[tuple[OutputRow, ...], float | None]:
         """Return each output compared with the float model's, and the metric."""
         graph, found = self.bench.entry.graph, Loaded(self.bench, made, self._asked).values(self.bench.rows)
-        judged = {one.place: (one, k) for k, one in enumerate(self._asked) if one.decides is not None}
+        plain = len(graph.outputs)
+        judged = {one.place: (one, k) for k, one in enumerate(self._asked) if k >= plain}
         sums = []
         for place, tensor in enumerate(entry(made).graph.outputs):
             compared, behind = judged.get(place, (None, None))
             unit, said = DeviationSums(scale=unit_of(tensor)), self.bench.judged_outputs
             sums.append(OutputSums(graph, place, self.bench.ops, unit, compared, said))
+            scored_by = None if compared is None else compared.scored_by
+            scores = None if scored_by is None else judged.get(scored_by, (None, scored_by))[1]
             for wanted, own in zip(self._wanted, found, strict=True):
                 values = None if behind is None else (wanted[behind], own[behind])
+                if values is not None and scores is not None:
+                    values = at(values[0], wanted[scores]), at(values[1], wanted[scores])
                 sums[-1].add(wanted[place], own[place], values)
         names = self.bench.entry.output_names
         return tuple(one.row(names[one.place]) for one in sums if one.sums.count), self._score(found)

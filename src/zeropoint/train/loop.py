@@ -11,7 +11,8 @@ import keras
 import numpy as np
 
 from ..bench.errors import Compared, Decides
-from ..bench.measure import Yardstick, error_of_sample
+from ..bench.measure import error_of_sample
+from ..bench.yardsticks import Yardsticks
 from ..dtypes import Array
 from ..errors import InvalidRecipe, ZeropointError
 from ..files import PathLike
@@ -172,11 +173,8 @@ class HeldBackError:
         self.weights = [1.0 for _ in outputs]
         rows = [self._rows(values) for values in wanted]
         every = [row for batch in rows for row in batch]
-        pairs = zip(self.outputs.values(), zip(*every, strict=True), strict=True)
-        sticks = [Yardstick.of_values(values, one.least) for one, values in pairs]
-        self.references = [
-            [[stick.reference(one) for stick, one in zip(sticks, row, strict=True)] for row in batch] for batch in rows
-        ]
+        sticks = Yardsticks.of(list(self.outputs.values()), list(zip(*every, strict=True)))
+        self.references = [[sticks.references(row) for row in batch] for batch in rows]
 
     def _rows(self, values: Sequence[Array]) -> list[list[Array]]:
         """Return what is compared of each sample of a batch."""
