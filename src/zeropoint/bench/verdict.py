@@ -26,7 +26,7 @@ from .judged import JUDGED
 from .judged_outputs import OutputKind
 from .kind_recognition import OutputSeen, kind_of
 from .loaded import Loaded
-from .measure import Reference, SampledError, ratio_of
+from .measure import Reference, SampledError, error_of_sample, ratio_of
 from .output_kinds import ROWS, Figures, KindRow, least_text
 from .yardsticks import Yardsticks
 
@@ -44,6 +44,9 @@ FEW_CLASSES, SHOWN = 8, 3
 BETTER, NOISE = 2.0, 3.0
 """The mode dynamic is mentioned if its error is smaller by this many standard errors of the difference, and its SNR
 higher by this many dB."""
+
+FIRST_LOOK = 8
+"""The number of samples on which another version has to be better to be run on all."""
 
 MENTIONED = 2
 """How many outputs the summary describes, the worst first."""
@@ -280,6 +283,18 @@ class Judgement:
             unseen=unseen,
         )
         return found, total
+
+    def may_be_better(self, made: Model, error: SampledError) -> bool:
+        """Whether the first samples leave open that `made` is better than a version with this `error`."""
+        if len(self.rows) <= FIRST_LOOK or self.bench.in_sequence:
+            return True
+        references, weights = self._references, [one.weight for one in self.compared]
+
+        def part(place: int, found: list[Array]) -> float:
+            return error_of_sample(references[place], found, weights)
+
+        parts = Loaded(self.bench, made, self.compared).each(self.rows[:FIRST_LOOK], part)
+        return SampledError(tuple(parts)).share < SampledError(error.parts[:FIRST_LOOK]).share
 
     def _output(self, k: int, looks: Sequence[Look]) -> OutputVerdict:
         """Return what is said of the output that is compared as number `k`."""

@@ -65,17 +65,14 @@ def never_further_off(model: Model, made: Model, other: Model, ops: Mapping[str,
         return False
     bench = Bench(model, (), ops=ops)
     with contextlib.suppress(ZeropointError):  # the model does not run with its recorded shapes
-        return all(_is_as_close(bench.on(_rows(tensors, kind)), made, other) for kind in KINDS)
+        _ = bench.float_model(())  # once for all kinds
+        benches = [bench.on(_rows(tensors, kind)) for kind in KINDS]
+        if all(one.compared for one in benches):
+            reached, needed = ([decibels(one.error(version)) for one in benches] for version in (made, other))
+            return all(a >= b - CHANCE for a, b in zip(reached, needed, strict=True))
     return False
 
 
 def _rows(tensors: Sequence[Tensor], kind: Kind) -> list[Row]:
     rng, shapes = np.random.default_rng(0), [tuple(max(1, d) for d in t.shape) for t in tensors]
     return [tuple(kind(rng, shape).astype(np.float32) for shape in shapes) for _ in range(SAMPLES)]
-
-
-def _is_as_close(bench: Bench, made: Model, other: Model) -> bool:
-    if not bench.compared:
-        return False
-    reached, needed = (decibels(bench.error(version)) for version in (made, other))
-    return reached >= needed - CHANCE

@@ -326,7 +326,10 @@ def _judged(bench: Bench, made: Model, request: Request) -> Verdict:
     if not request.recipe.has_integer_ops or found.error is None or not has_weights:
         return found
     dynamic = Request(preset("dynamic"), effort=min(request.effort, "standard", key=EFFORTS.index), ops=request.ops)
-    other, its = judgement.verdict(_run_unmeasured(bench.model, replace(dynamic, target=CPU)).model)
+    dynamic_model = _run_unmeasured(bench.model, replace(dynamic, target=CPU)).model
+    if not judgement.may_be_better(dynamic_model, error):
+        return found
+    other, its = judgement.verdict(dynamic_model)
     return found.beside(other, its.beats(error, BETTER))
 
 
