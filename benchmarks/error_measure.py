@@ -168,7 +168,7 @@ def summary(agreements: Sequence[Agreement]) -> str:
     bad, order = sum(one.bad_called_good for one in agreements), np.mean([one.correlation for one in agreements])
     return (
         f"mean rank correlation {order:.3f}; verdicts {steps:.3f} levels off per version; "
-        f"{bad} of {count} versions that lose more than {SOMETHING:.0%} called good"
+        f"{bad} of {count} versions are called good although they lose more than {SOMETHING:.0%}"
     )
 
 
