@@ -342,11 +342,12 @@ class Bench:
     @cached_property
     def yardsticks(self) -> Yardsticks:
         """What errors of each compared output are measured by: all samples that calibration has recorded, or the first
-        in memory."""
+        in memory. Of outputs beside scores all positions count, because versions are compared on few samples, and what
+        is found in these says little."""
         known = [self._all_recorded(one) for one in self.compared]
         if min(map(len, known), default=0) < min(JUDGED, len(self.rows)):
             known = [[*values] for values in zip(*self.wanted(min(JUDGED, len(self.rows))), strict=True)]
-        return Yardsticks.of(self.compared, known)
+        return Yardsticks.of([replace(one, scored_by=None) for one in self.compared], known)
 
     def float_model(self, compared: Sequence[Compared]) -> Loaded:
         """Return the float model, loaded to compute `compared`. A small one stays loaded."""

@@ -24,7 +24,7 @@ GOOD_ENOUGH = 20.0
 GOOD_IN_LOOPS = 30.0
 """The same limit for models whose outputs are fed back as states: there errors accumulate from run to run."""
 
-GAIN = 3.0
+GAIN = 1.5
 """dB that an island has to bring."""
 
 RETAINED = 0.8
