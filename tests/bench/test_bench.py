@@ -112,7 +112,7 @@ def test_every_beginning_of_the_order_is_spread_over_all_samples(count):
 
 
 def test_samples_sorted_by_kind_are_judged_and_fitted_on_all_kinds():
-    data = [(np.full((1, 8, 8, 3), k // 16, np.float32),) for k in range(64)]  # four kinds, one after the other
+    data = [(np.full((1, 8, 8, 3), k // 16 + k / 1000, np.float32),) for k in range(64)]  # four kinds, in turn
     bench = Bench(conv_net(), data, judged=20, holds_back=True, fits=True)
     kinds = [int(row[0].flat[0]) for row in bench.rows]
     assert {kind: kinds[:20].count(kind) for kind in range(4)} == pytest.approx(dict.fromkeys(range(4), 5), abs=1)

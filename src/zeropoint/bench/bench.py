@@ -23,6 +23,7 @@ from ..runtime import time_limit
 from ..sources.data import samples_by_signature
 from ..sources.ports import Entry, Row, entries, entry
 from ..sources.samples import NotedSamples, Notes, Samples, iterate, rows
+from .copies import KnownSamples, parts
 from .errors import Compared, compared_outputs, real, where_measured
 from .judged import JUDGED, Judged
 from .judged_outputs import PLAIN, JudgedOutputs
@@ -93,7 +94,7 @@ class Bench:
         self._latest: WeakKeyDictionary[Model, Loaded] = WeakKeyDictionary()  # one at most, of all copies of this bench
         self._recorder: RunRecorder | None = None
         self._reaches = Reaches()
-        self._held_in_order = 0
+        self._held_in_order = self.copies_apart = 0  # copies of samples held back take no part in calibration either
         self.resumes = False
 
     def judging(self, judged: int) -> Bench:
@@ -174,7 +175,7 @@ class Bench:
     def _counted(self, runs: int) -> None:
         """Report how many samples calibration has dealt with: those that were run, and those that are held back."""
         if self._progress is not None:
-            self._progress(runs + len(self._unseen))
+            self._progress(runs + len(self._unseen) + self.copies_apart)
 
     @property
     def is_single(self) -> bool:
@@ -186,13 +187,18 @@ class Bench:
         least = LEAST_FITTED_BYTES if self._fits else LEAST_KEPT_BYTES
         room = min(KEPT_BYTES, max(least, activation_bytes(self.entry.graph)))
         count, holds_back = 0, self._holds_back and not self.in_sequence
-        late_places: list[int] = []
+        apart, copies, late_places = KnownSamples(), list[tuple[int, Any]](), list[int]()
         most = self._kept if self._judged else JUDGED
         for count, sample in enumerate(islice(iterate(samples), self.settings.limit), 1):
             room -= _size(sample)
             every = HELD_BACK_FIRST if count <= FEWEST_IN_ALL else HELD_BACK_LATER
             is_apart = holds_back and not count % every and len(self._unseen) < MOST_HELD_BACK
+            if self._unseen and sample in apart:
+                self.copies_apart += 1
+                copies += [(count - 1, sample)] * (count < FEWEST_IN_ALL)
+                continue
             if is_apart and room >= 0:
+                apart.add(sample)
                 self._unseen.append(sample)
                 late_places.append(count - 1)
                 continue
@@ -202,7 +208,8 @@ class Bench:
             self._places.append(count - 1)
             yield sample
         if count < FEWEST_IN_ALL:
-            late, self._unseen = self._unseen, []
+            late, self._unseen, self.copies_apart = [*self._unseen, *(sample for _, sample in copies)], [], 0
+            late_places += [place for place, _ in copies]
             self._held_in_order += len(late) if self._held_in_order == count - len(late) else 0
             self._held += late
             self._places += late_places
@@ -440,5 +447,4 @@ def spread(count: int) -> list[int]:
 
 
 def _size(sample: Any) -> int:
-    parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, tuple | list) else [sample]
-    return sum(int(getattr(part, "nbytes", 8)) for part in parts)
+    return sum(part.nbytes for part in parts(sample))

@@ -7,7 +7,6 @@ were enough. Copies of samples count once.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,6 +20,7 @@ from ..graph.model import Model
 from ..parallel import cached_property
 from ..sources.ports import Row
 from .bench import Bench
+from .copies import KnownSamples
 from .errors import Compared, decibels, snr_text, where_measured
 from .judged import JUDGED
 from .judged_outputs import OutputKind
@@ -204,13 +204,14 @@ class Judgement:
     @classmethod
     def of(cls, bench: Bench, on_all: bool = False) -> Judgement:
         """Return the samples held back, or else of the calibration, without copies; or `on_all` of these."""
-        places = [] if on_all else _places(bench.unseen_rows, {fingerprint(row) for row in bench.rows})
+        places = [] if on_all else _places(bench.unseen_rows, KnownSamples(bench.rows))
         if held_back := bool(places):
             given, values = bench.unseen_rows, bench.unseen_values
         else:
             given, values = bench.rows, bench.held_values
-            places = [*range(len(given))] if given and bench.in_sequence else _places(given, set())
-        copies, places = len(given) - len(places), places if on_all or held_back else places[:JUDGED]
+            places = [*range(len(given))] if given and bench.in_sequence else _places(given, KnownSamples())
+        copies = len(given) - len(places) + (bench.copies_apart if held_back else 0)
+        places = places if on_all or held_back else places[:JUDGED]
         rows = [given[k] for k in places]
         if on_all or held_back:
             return cls(bench, rows, lambda asked: _picked(values(asked), places), copies, held_back)
@@ -352,22 +353,15 @@ def _together(outputs: Sequence[OutputVerdict]) -> Level:
     return "unknown" if any(one.level == "unknown" for one in outputs) else "good"
 
 
-def fingerprint(row: Row) -> tuple[object, ...]:
-    """Return what equal rows have in common, and others hardly ever."""
-    contents = ((values.shape, values.tobytes()) for values in row)
-    return tuple((shape, zlib.crc32(content), zlib.adler32(content)) for shape, content in contents)
-
-
 def _picked(values: Sequence[list[Array]], places: Sequence[int]) -> list[list[Array]]:
     return [values[k] for k in places]
 
 
-def _places(rows: Sequence[Row], seen: set[tuple[object, ...]]) -> list[int]:
-    """Return the places of rows that are neither `seen` already nor copies of earlier ones."""
+def _places(rows: Sequence[Row], known: KnownSamples) -> list[int]:
+    """Return the places of rows that are neither `known` already nor copies of earlier ones."""
     places = []
     for place, row in enumerate(rows):
-        mark = fingerprint(row)
-        if mark not in seen:
-            seen.add(mark)
+        if row not in known:
+            known.add(row)
             places.append(place)
     return places
