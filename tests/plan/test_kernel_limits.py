@@ -188,6 +188,22 @@ def test_errors_that_do_not_cancel_in_float_layers_do_not_wrap(behind: tuple[str
     assert "wraps beyond" in reasons[(*behind, "RESHAPE")[1] if behind else "RESHAPE"]
 
 
+@pytest.mark.parametrize("mode", ["int8", "int16x8"])
+def test_a_long_chain_of_float_layers_is_no_reason_to_wrap(mode: str) -> None:
+    """Each layer could make errors five times as large, and no number ever is that large: what is read behind them
+    is quantized as usual."""
+    net = Net()
+    x = net("MUL", [net.input(1, 8), np.float32(0.5)])
+    mixing = np.eye(8, dtype=np.float32) + 2 * np.float32([1, -1] * 4)[None].repeat(8, axis=0)
+    for k in range(20):
+        x = net.dense(x, mixing, name=f"mixed{k}")
+    model = net.model(net.dense(x, normal(4, 8), name="last"))
+    samples = [(np.full((1, 8), k / 8, np.float32),) for k in range(1, 17)]
+    made = zeropoint.quantize(model, mode, data=samples, effort="quick", target="integer", keep_float="mixed*")
+    assert "wraps" not in " ".join(skipped.reason for skipped in made.skipped)
+    assert worst(outputs_of(model, samples), outputs_of(made.model, samples)) <= 0.05
+
+
 def test_magnitudes_beyond_all_floats_are_no_error() -> None:
     """Squares of what rounding may leave of a difference, five times: 1e25 to the power of 32."""
     net = Net()

@@ -36,7 +36,7 @@ STRETCHES, SHORTEST, HALVINGS = 8, 2, 2
 MOST_STRETCHES, MINOR = 4, 0.05
 """Most stretches that are left float, and the share of the summed error below which one is no culprit."""
 
-MOST_WORK, RESCUE_WORK = 0.25, 0.5
+MOST_WORK, RESCUE_WORK = 0.25, 0.75
 """Share of the multiply-accumulates that may be left in float, and that of models which are POOR otherwise."""
 
 POOR = 15.0

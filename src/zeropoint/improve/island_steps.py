@@ -37,7 +37,7 @@ from .integer_norms import with_integer_norms
 from .resumed_runs import ResumedRuns
 from .smoothquant import SIDES, Side, smoothed
 
-ISLAND_SAMPLES, MOST_ISLANDS = 8, 2
+ISLAND_SAMPLES, MOST_ISLANDS = 16, 3
 """On how many samples it is measured what ops left float bring, and how often such ops are searched for."""
 
 FEWEST_ISLAND_SAMPLES, ISLAND_MACS = 3, 1.6e9

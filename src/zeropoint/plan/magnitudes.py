@@ -64,6 +64,11 @@ class Magnitudes:
         return self._made.get(tensor, Magnitude())
 
 
+ORDINARY = 64.0
+"""A layer passes errors on like numbers if they grow by no more than this beside them. One that cancels large numbers
+lets them grow by more."""
+
+
 class Errors:
     """The errors that floats of a plan have because some of their inputs were integers.
 
@@ -117,11 +122,20 @@ class Errors:
             return min(max(map(self.of, read)), 2 * rule([math.inf for _ in read]))
         flowing = [t for t in read if t.data is None]
         if (gain := gain_of(op, spec)) is not None:
-            return gain * self._change(math.prod, flowing)
+            return self._of_layer(op, flowing, gain * self._change(math.prod, flowing))
         function = _function(op, spec) if len(flowing) == 1 and self._ranges.knows(flowing[0]) else None
         if function is not None:
             return _changed(function, self._ranges.bounds(flowing[0]), self.of(flowing[0]))
         return self._relative(op, spec)
+
+    def _of_layer(self, op: Op, flowing: Sequence[Tensor], error: float) -> float:
+        """Return the error of a layer's result, of which `error` is an estimate. In a chain these multiply; so a layer
+        that passes errors on like numbers makes none that is larger than its result."""
+        sizes = math.prod(map(self._size, flowing)), self._size(op.outputs[0])
+        shares = [self.of(t) / self._size(t) for t in flowing if self._size(t) > 0]
+        if 0 in sizes or len(shares) != len(flowing) or error > ORDINARY * max(shares) * sizes[1]:
+            return error
+        return min(error, max(1.0, *shares) * sizes[1])
 
     def _combined(self, op: Op, spec: OpSpec, rule: Rule, read: Sequence[Tensor]) -> float:
         change = self._change(rule, read)
