@@ -14,8 +14,10 @@ import tokenize
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from .children import ROOT
 
@@ -66,6 +68,7 @@ IGNORED = (
     tokenize.ENCODING,
 )
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = TypeVar("Node", bound=ast.AST)
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,17 @@ class Module:
 
     path: Path
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(ast.parse(self.text)))
+
+    def of(self, kind: type[Node]) -> list[Node]:
+        return [node for node in self.nodes if isinstance(node, kind)]
 
     @property
     def functions(self) -> list[Function]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [*self.of(ast.FunctionDef), *self.of(ast.AsyncFunctionDef)]
 
     @property
     def is_in_graph(self) -> bool:
@@ -87,8 +96,7 @@ class Module:
 
 def modules(source: Path) -> list[Module]:
     paths = sorted(source.rglob("*.py"))
-    texts = {path: path.read_text("utf-8") for path in paths}
-    return [Module(path.relative_to(source), text, ast.parse(text)) for path, text in texts.items()]
+    return [Module(path.relative_to(source), path.read_text("utf-8")) for path in paths]
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -97,8 +105,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def lines_of_code(module: Module) -> int:
-    texts = (node for node in ast.walk(module.tree) if _is_text(node))
-    described = {line for node in texts for line in _lines(node)}
+    described = {line for node in module.of(ast.Expr) if _is_text(node) for line in _lines(node)}
     written: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         if token.type not in IGNORED:
@@ -106,25 +113,23 @@ def lines_of_code(module: Module) -> int:
     return len(written - described)
 
 
-def _lines(node: ast.AST) -> range:
-    assert isinstance(node, ast.Expr)
+def _lines(node: ast.Expr) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def statements(module: Module) -> int:
-    return sum(isinstance(node, ast.stmt) and not _is_text(node) for node in ast.walk(module.tree))
+    return sum(isinstance(node, ast.stmt) and not _is_text(node) for node in module.nodes)
 
 
 def op_tables(module: Module) -> int:
     """Annotations `Mapping[str, OpSpec]`."""
-    annotations = (node for node in ast.walk(module.tree) if isinstance(node, ast.Subscript))
-    return sum(ast.unparse(node) == "Mapping[str, OpSpec]" for node in annotations)
+    keyed = (node.slice for node in module.of(ast.Subscript) if _name(node.value) == "Mapping")
+    return sum(isinstance(types, ast.Tuple) and [*map(_name, types.elts)] == ["str", "OpSpec"] for types in keyed)
 
 
 def questions_of_none(module: Module) -> int:
     """`spec is None` and `spec is not None`, of a variable or an attribute."""
-    comparisons = (node for node in ast.walk(module.tree) if isinstance(node, ast.Compare))
-    of_spec = (node for node in comparisons if _name(node.left) == "spec")
+    of_spec = (node for node in module.of(ast.Compare) if _name(node.left) == "spec")
     return sum(isinstance(node.ops[0], ast.Is | ast.IsNot) for node in of_spec)
 
 
@@ -136,7 +141,7 @@ def _name(node: ast.AST) -> str:
 
 
 def calls(module: Module, name: str) -> list[ast.Call]:
-    return [node for node in ast.walk(module.tree) if isinstance(node, ast.Call) and _name(node.func) == name]
+    return [node for node in module.of(ast.Call) if _name(node.func) == name]
 
 
 def calls_outside_graph(name: str) -> Callable[[Module], int]:
@@ -148,8 +153,7 @@ def replaced_requests(module: Module) -> int:
 
 
 def vague_names(module: Module) -> int:
-    stored = (node for node in ast.walk(module.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    return sum(node.id in VAGUE for node in stored)
+    return sum(node.id in VAGUE and isinstance(node.ctx, ast.Store) for node in module.of(ast.Name))
 
 
 def complexity(function: Function) -> int:
