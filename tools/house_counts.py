@@ -8,9 +8,7 @@ statements as before.
 from __future__ import annotations
 
 import ast
-import io
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,15 +56,6 @@ BRANCHES = (
     ast.comprehension,
     ast.match_case,
 )
-IGNORED = (
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-    tokenize.ENCODING,
-)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -105,15 +94,16 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def lines_of_code(module: Module) -> int:
-    described = {line for node in module.of(ast.Expr) if _is_text(node) for line in _lines(node)}
-    written: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-        if token.type not in IGNORED:
-            written.update(range(token.start[0], token.end[0] + 1))
-    return len(written - described)
+    """Lines that are not blank, no comment and no docstring; those within other texts count, whatever is in them."""
+    lines = enumerate(module.text.split("\n"), 1)
+    written = {number for number, line in lines if line.strip() and not line.lstrip().startswith("#")}
+    texts = (*module.of(ast.JoinedStr), *(c for c in module.of(ast.Constant) if isinstance(c.value, str)))
+    within_texts = {number for text in texts for number in _lines(text)}
+    described = {number for node in module.of(ast.Expr) if _is_text(node) for number in _lines(node)}
+    return len((written | within_texts) - described)
 
 
-def _lines(node: ast.Expr) -> range:
+def _lines(node: ast.expr | ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
