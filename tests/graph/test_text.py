@@ -1,9 +1,8 @@
-"""The text form, against golden files. `python -m tests.graph.test_text` writes them anew; read the diff."""
+"""The text form, against golden files. `--update-golden` writes them anew; read the diff."""
 
 from __future__ import annotations
 
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,6 @@ from zeropoint.tflite import load, to_bytes
 
 from .. import build
 from ..difference import difference
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def embedded() -> Model:
@@ -25,8 +22,8 @@ WRITTEN_OUT = ("digits", "quantized_cnn", "branches", "blockwise", "sparse", "na
 
 
 @pytest.mark.parametrize("name", WRITTEN_OUT)
-def test_the_text_is_the_golden_one(name):
-    assert f"{MODELS[name]()}\n" == (GOLDEN / f"{name}.txt").read_text("utf-8")
+def test_the_text_is_the_golden_one(name, golden):
+    golden(f"{name}.txt", f"{MODELS[name]()}\n")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -87,13 +84,3 @@ def test_sharing_is_a_difference():
     third.buffer = first.buffer
     assert str(left) == str(right)
     assert difference(left, right) == "buffers are shared between other tensors"
-
-
-def write_golden() -> None:
-    GOLDEN.mkdir(exist_ok=True)
-    for name in WRITTEN_OUT:
-        (GOLDEN / f"{name}.txt").write_text(f"{MODELS[name]()}\n", "utf-8")
-
-
-if __name__ == "__main__":
-    write_golden()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +21,6 @@ from zeropoint.tflite import load, to_bytes
 from .. import build
 from ..nets import KERNELS, Net, kinds, normal, outputs_of, quantized, samples_for
 from .laws import broken_laws
-
-GOLDEN = Path(__file__).parent.parent / "golden" / "digits_plan.txt"
 
 WIDTH = 8
 UNARY = ("RELU", "RELU6", "TANH", "LOGISTIC", "SOFTMAX", "RESHAPE", "MEAN", "SIN", "FULLY_CONNECTED", "TRANSPOSE")
@@ -157,9 +154,9 @@ def plan_text(model: bytes) -> str:
     return f"{zeropoint.quantize(source, recipe=recipe, ranges=even_ranges(source), target='integer').plan}\n"
 
 
-def test_the_plan_is_the_golden_one(digits):
-    """`python -m tests.plan.test_solver` writes it anew; read the diff."""
-    assert plan_text(digits) == GOLDEN.read_text("utf-8")
+def test_the_plan_is_the_golden_one(digits, golden):
+    """`--update-golden` writes it anew; read the diff."""
+    golden("digits_plan.txt", plan_text(digits))
 
 
 def test_the_plan_says_what_the_model_is():
@@ -181,12 +178,6 @@ def test_few_conversions_for_many_readers():
     made = quantized(model, bound=0.05).model
     assert kinds(made).count("DEQUANTIZE") == 1 + 4
     assert kinds(made).count("QUANTIZE") == 1
-
-
-if __name__ == "__main__":
-    from importlib.resources import files
-
-    GOLDEN.write_text(plan_text(files("zeropoint").joinpath("data/digits.tflite").read_bytes()), "utf-8")
 
 
 # Ties between tensors of very different size.

@@ -21,7 +21,7 @@ for line in sys.stdin:
 
 def worker() -> Worker:
     made = Worker("load", {}, Limits(seconds=8))
-    made.command = [sys.executable, "-c", CHILD]
+    made.child.command = [sys.executable, "-c", CHILD]
     return made
 
 

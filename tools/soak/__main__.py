@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..children import ROOT
 from .campaigns import CAMPAIGNS, Campaign
-from .workers import ROOT, Outcome, Worker, outcomes
+from .workers import Outcome, Worker, outcomes
 
 PROGRESS_EVERY = 30.0
 MOST_SHOWN = 40
