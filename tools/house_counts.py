@@ -31,15 +31,15 @@ SLACK, SLACKENED = 250, ("lines of code", "statements")
 
 LIMITS: Mapping[str, int] = MappingProxyType(
     {
-        "lines of code": 37250,
+        "lines of code": 37500,
         "statements": 32250,
-        "op tables as parameters or fields": 164,
+        "op tables as parameters or fields": 165,
         "`spec is None`": 84,
-        "`Uses(` outside graph/": 59,
+        "`Uses(` outside graph/": 58,
         "`default_options(` outside graph/": 54,
         "`replace(request`": 36,
-        "vague names of variables": 920,
-        "functions of complexity above 15": 10,
+        "vague names of variables": 921,
+        "functions of complexity above 15": 9,
         "functions with more than 8 parameters": 10,
         "folders of more than 14 modules": 9,
     }
