@@ -90,7 +90,7 @@ def unexplained_float_ops(result: Result) -> set[str]:
 
 
 def is_copy(op: Op) -> bool:
-    """Whether `plan.in_place` or `plan.shared_transposes` put it there: such an op computes nothing new."""
+    """Whether `plan.in_place` or `plan.rewrite` put it there: such an op computes nothing new."""
     is_copy = op.kind == "TRANSPOSE" or (op.kind == "CONCATENATION" and len(op.inputs) == 1)
     return is_copy and op.name.endswith("/copy")
 

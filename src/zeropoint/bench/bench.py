@@ -17,7 +17,7 @@ from ..dtypes import Array
 from ..graph.model import Model
 from ..graph.query import activation_bytes, live_bytes
 from ..ops import OPS, OpSpec
-from ..ops.execution import macs_of
+from ..ops.execution import total_macs
 from ..parallel import cached_property, cores, side_by_side
 from ..runtime import time_limit
 from ..sources.data import samples_by_signature
@@ -376,7 +376,7 @@ class Bench:
     @cached_property
     def macs(self) -> int:
         """The multiply-accumulates of a run."""
-        return sum(macs_of(op, self.ops) for op in self.entry.graph.ops)
+        return total_macs(self.entry.graph.ops, self.ops)
 
     @cached_property
     def _all_outputs(self) -> tuple[Compared, ...]:

@@ -10,7 +10,7 @@ from ..bench.latency import TimingOptions, benchmark
 from ..display import counted
 from ..graph.model import Tensor
 from ..ops import CONVERSIONS
-from ..ops.execution import execution_of, macs_of
+from ..ops.execution import execution_of, total_macs
 from . import bit_causes, range_causes, weight_causes
 from .evidence import Hypothesis, ModelEvidence, numbers
 from .sensitive_ops import coarse_weights, sensitive_ops
@@ -32,8 +32,8 @@ def float_fallback(evidence: ModelEvidence) -> Hypothesis | None:
     skipped = () if quantization is None else quantization.skipped
     kept = {s.op.name for s in skipped if s.code == "recipe"}
     left = [op for op in graph.ops if execution_of(op, evidence.ops) == "float" and op.name not in kept]
-    total = sum(macs_of(op, evidence.ops) for op in graph.ops)
-    share = sum(macs_of(op, evidence.ops) for op in left) / max(1, total)
+    total = total_macs(graph.ops, evidence.ops)
+    share = total_macs(left, evidence.ops) / max(1, total)
     if share < MUCH or not _has_integer_ops(evidence):
         return None
     kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(op.label for op in left).most_common(5))

@@ -28,7 +28,7 @@ from ..improve.candidate import Candidate
 from ..improve.pipeline import Result
 from ..improve.steps import TRIED
 from ..ops import OPS, OpSpec, Weight
-from ..ops.execution import execution_of, macs_of
+from ..ops.execution import execution_of, macs_of, total_macs
 from ..parallel import cached_property
 from ..plan.prepared import Prepared, prepare_model
 from ..plan.request import RangeChoice, Request
@@ -69,7 +69,7 @@ def rule_for(op: Op, scheme: str) -> Rule:
 
 def affordable_samples(model: Model, ops: Mapping[str, OpSpec]) -> int:
     """Return the number of samples on which fixes of `model` are compared."""
-    macs = sum(macs_of(op, ops) for op in entry(model).graph.ops)
+    macs = total_macs(entry(model).graph.ops, ops)
     return int(max(FEWEST, min(MOST, TRIAL_MACS // max(1, macs))))
 
 

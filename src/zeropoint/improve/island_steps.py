@@ -13,7 +13,7 @@ from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op
 from ..ops import OpSpec
-from ..ops.execution import macs_of
+from ..ops.execution import macs_of, total_macs
 from ..ops.states import returned_states
 from ..plan.plan import Plan
 from ..plan.planner import dynamic_ops
@@ -196,7 +196,7 @@ def _good_enough(candidate: Candidate) -> float:
 
 def _island_samples(candidate: Candidate) -> int:
     """Return the number of samples on which parts of a model are tried one by one: few for a large one."""
-    macs = sum(macs_of(op, candidate.request.ops) for op in candidate.prepared.model.main.ops)
+    macs = total_macs(candidate.prepared.model.main.ops, candidate.request.ops)
     return int(min(ISLAND_SAMPLES, max(FEWEST_ISLAND_SAMPLES, ISLAND_MACS // max(1, macs))))
 
 

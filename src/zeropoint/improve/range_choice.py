@@ -23,7 +23,7 @@ from ..dtypes import DType
 from ..graph.edit import copy_model, insert_chain
 from ..graph.model import Graph, Model, Op, Tensor
 from ..ops import OpSpec
-from ..ops.execution import macs_of
+from ..ops.execution import total_macs
 from ..parallel import cached_property
 from ..plan.plan import Group, Held, Plan
 from ..plan.solve import params_by_range
@@ -49,7 +49,7 @@ def affordable_samples(model: Model, trials: int, most_macs: float, ops: Mapping
     it is the same everywhere."""
     sequence = entry(model).graph.ops
     elements = sum(t.size for op in sequence for t in op.outputs)
-    each = sum(macs_of(op, ops) for op in sequence) + ROUNDED_ELEMENT * elements
+    each = total_macs(sequence, ops) + ROUNDED_ELEMENT * elements
     samples = int(min(MOST_SAMPLES, most_macs // max(1, trials * each)))
     return samples if samples >= FEWEST_SAMPLES else 0
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..bench.bench import Bench
 from ..bench.errors import decibels
 from ..bench.measure import SampledError
-from ..ops.execution import macs_of
+from ..ops.execution import total_macs
 from ..recipe import Effort, reaches
 from ..sources.ports import Row
 from .candidate import Candidate, Lab, ProposalOutcome, Proposals, no_progress
@@ -162,7 +162,7 @@ def _mending_samples(lab: Lab, candidate: Candidate) -> int:
     request, bench = candidate.request, lab.bench
     if decibels(lab.error) >= GOOD_ENOUGH or bench.in_sequence or not request.recipe.has_integer_ops:
         return 0
-    macs = sum(macs_of(op, request.ops) for op in candidate.prepared.model.main.ops)
+    macs = total_macs(candidate.prepared.model.main.ops, request.ops)
     is_large = 2 * REFINED[0] * macs > MENDING_MACS  # each sample is run in the float model and in the quantized one
     return 0 if is_large or len(bench.rows) < FEWEST_MENDING else REFINED[0]
 
@@ -205,7 +205,7 @@ def _least_error(proposals: Proposals) -> Generator[Candidate, ProposalOutcome, 
 def _harms(lab: Lab, best: Candidate, layers: Sequence[NarrowLayer]) -> tuple[dict[NarrowLayer, float], float]:
     """Return the error that each layer adds when it alone has few bits, and the error with 8 bits everywhere."""
     ops = best.request.ops
-    work = len(layers) * sum(macs_of(op, ops) for op in best.prepared.model.main.ops)
+    work = len(layers) * total_macs(best.prepared.model.main.ops, ops)
     samples = int(min(WIDENING_MACS[lab.effort] // max(1, work), MOST_WIDENED[lab.effort]))
     if samples < FEWEST_WIDENED:
         return weight_errors(layers, best.planned, ops), 0.0

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..bench.bench import Bench
 from ..errors import ZeropointError
 from ..ops import OpSpec
-from ..ops.execution import macs_of
+from ..ops.execution import total_macs
 from ..ops.layout import Convolution
 from ..sources.ports import Row
 from .candidate import Candidate, no_progress
@@ -54,7 +54,7 @@ def _by_weight_errors(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tu
 
 def _on_likely_inputs(candidate: Candidate, layers: Sequence[NarrowLayer]) -> tuple[Candidate, tuple[str, ...]]:
     model, ops = candidate.prepared.model, candidate.request.ops
-    macs = max(1, sum(macs_of(op, ops) for op in model.main.ops))
+    macs = max(1, total_macs(model.main.ops, ops))
     count = min(JUDGED[1], int(JUDGING_MACS // (len(layers) * macs)))
     rows, is_known = likely_rows(model, ops, count, seed=1)
     if count < JUDGED[0] or not rows:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from ..affine import QuantParams
-from ..graph.model import Op
-from .spec import Activation, OpSpec, Rescale, Weight
+from ..graph.model import Op, Tensor
+from ..graph.query import Uses
+from .spec import Activation, OpSpec, Probabilities, Rescale, Weight
 from .table import CONVERSIONS, OPS
 
 Execution = Literal["integer", "float", "hybrid", "conversion", "other"]
@@ -41,6 +42,11 @@ def macs_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> int:
         return spec.macs(op)
     except IndexError:  # in a file, an op may have fewer operands or dimensions than its kind requires
         return 0
+
+
+def total_macs(several: Iterable[Op], ops: Mapping[str, OpSpec] = OPS) -> int:
+    """Return the multiply-accumulates of one run of several ops."""
+    return sum(macs_of(op, ops) for op in several)
 
 
 HEADROOM = {8: 20, 16: 15}
@@ -102,3 +108,12 @@ _FACTORS = {
     Rescale.SQUARE: _square,
     Rescale.ROOT: _root,
 }
+
+
+def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Tensor, Probabilities | None]:
+    """Return the tensor that a softmax or sigmoid computes `tensor` from, and its kind of probabilities; without one,
+    `tensor` itself."""
+    producer = uses.producer(tensor)
+    spec = None if producer is None else ops.get(producer.kind)
+    before = None if producer is None or spec is None or spec.probabilities is None else producer.inputs[0]
+    return (tensor, None) if before is None or spec is None else (before, spec.probabilities)

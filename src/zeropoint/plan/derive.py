@@ -36,10 +36,10 @@ SUMS_BELOW = 2.0**31
 LARGEST_PRODUCT = 255 * 127
 """Of an 8-bit activation, less its zero point, and an 8-bit weight."""
 
-FEWEST_STEPS = 16
+FEWEST_STEPS_OF_OUTPUT = 16
 """An op stays float if its output would have fewer steps than this for the measured range."""
 
-FEWEST_IN_FIXED = {DType.INT8: 1, DType.UINT8: 1, DType.INT16: FEWEST_STEPS}
+FEWEST_IN_FIXED = {DType.INT8: 1, DType.UINT8: 1, DType.INT16: FEWEST_STEPS_OF_OUTPUT}
 """The same for outputs whose scale a kernel fixes. Whoever asks for 8 bits must expect steps of 1/256."""
 
 BEYOND = 2.0
@@ -268,7 +268,7 @@ class _TooFine:
 
     def is_lost(self) -> bool:
         """Whether hardly a step would remain for its values, and these are not noise anyway."""
-        return not self.is_noise and self.factor * FEWEST_STEPS > 2.0**self.bits
+        return not self.is_noise and self.factor * FEWEST_STEPS_OF_OUTPUT > 2.0**self.bits
 
     def skipped(self) -> Skipped:
         return Skipped(self.op, WRAPS if isinstance(self.node, Use) else TOO_FINE, "scale")

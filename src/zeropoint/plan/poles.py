@@ -16,7 +16,7 @@ from .magnitudes import gain_of
 from .plan import Plan, Skipped
 from .tensor_ranges import TensorRanges
 
-FEWEST_STEPS = 2.0
+STEPS_OF_ROUNDING = 2.0
 """Rounding costs half a step, and kernels may be off by one more: in 8 bits, because weights have no more."""
 
 WIDE = 2.0
@@ -155,7 +155,7 @@ def _product(a: float, b: float) -> float:
 
 
 def _has_zeros(step: float, bounds: Bounds) -> bool:
-    nearest = FEWEST_STEPS * max(step, max(map(abs, bounds)) / 256)
+    nearest = STEPS_OF_ROUNDING * max(step, max(map(abs, bounds)) / 256)
     return bounds[0] < nearest and bounds[1] > -nearest
 
 

@@ -16,6 +16,7 @@ from ..graph import edit
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Quantization, Tensor, attached, buffer_of
 from ..graph.query import Use, Uses
 from ..ops import UNPACKED_SINCE, OpSpec
+from ..ops.delegate_faults import transposes_read_twice
 from ..ops.interpolation import Function, table_of
 from ..tflite.metadata import restated
 from ..tflite.schema import default_options
@@ -23,7 +24,6 @@ from .in_place import copy_overwritten
 from .lstm import lstm_intermediates
 from .match import reads_only_shape
 from .plan import Form, Plan, Planned, form_type
-from .shared_transposes import part_shared_transposes
 
 
 def held_bytes(elements: int, form: Form) -> int:
@@ -280,3 +280,11 @@ def _retarget_hybrid(op: Op, spec: OpSpec, plan: Plan) -> None:
     op.version = max(op.version, *(spec.kernels.versions.get(name, 1) for name in ("hybrid", *types)))
     if op.options is not None:
         op.options = op.options.replace(**spec.kernels.options.get(DType.FLOAT32, {}))
+
+
+def part_shared_transposes(graph: Graph) -> None:
+    """Edit the graph in place: what LiteRT's delegate would transpose once for both operands is computed twice."""
+    for op, readers in transposes_read_twice(graph):
+        shared = op.outputs[0]
+        twin = replace(shared, name=edit.unused_name(graph, f"{shared.name}/copy"))
+        edit.insert_after(graph, shared, replace(op, outputs=[twin]), readers[1:])

@@ -25,7 +25,7 @@ from .plan import Group, Held, Node
 from .tensor_ranges import TensorRanges, constant_bounds
 from .weights import spare_bits, state_params
 
-FEWEST_STEPS = 16
+FEWEST_STEPS_IN_GROUP = 16
 """A tensor that others also read does not get a scale that leaves its values fewer steps than this."""
 
 
@@ -113,7 +113,7 @@ class Solver:
         if not self.ops[by.op.kind].tied or self._root(held) == self._root(by):
             return False
         own, other = self._span(self._class(held)), self._span(self._class(by))
-        return own > 0 and other * FEWEST_STEPS > own * 2.0**held.dtype.bits
+        return own > 0 and other * FEWEST_STEPS_IN_GROUP > own * 2.0**held.dtype.bits
 
     def _is_read_elsewhere(self, c: _Class) -> bool:
         """Whether other ops compute with these values, or callers see them."""

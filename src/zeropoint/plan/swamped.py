@@ -25,7 +25,7 @@ from .plan import Plan, Skipped
 from .request import Request
 from .tensor_ranges import TensorRanges
 
-FEWEST_STEPS = 8
+SWAMPED_BELOW = 8
 """An input that spans fewer steps of the common scale has lost most of its 8 bits."""
 
 AUDIBLE = 15.0
@@ -76,7 +76,7 @@ def swamped_inputs(plan: Plan, ops: Mapping[str, OpSpec], ranges: TensorRanges) 
         if len(varying) < 2:
             continue
         small, large = min(varying, key=varying.__getitem__), max(varying, key=varying.__getitem__)
-        if varying[small] < FEWEST_STEPS < varying[large]:
+        if varying[small] < SWAMPED_BELOW < varying[large]:
             snr = rounded_snr(small, held.scale, ranges.measured(small), ranges.bounds(small))
             found.append(SwampedInput(op, small, large, varying[small], snr))
     return found
@@ -146,7 +146,7 @@ def _movers_behind(
         for tensor in op.outputs:
             readers = [use.op for use in uses.readers(tensor) if use.op in plan.schemes]
             computing = [reader for reader in readers if not _moves(ops[reader.kind])]
-            is_part = ranges.knows(tensor) and _span(ranges.bounds(tensor)) < FEWEST_STEPS * step
+            is_part = ranges.knows(tensor) and _span(ranges.bounds(tensor)) < SWAMPED_BELOW * step
             if computing and not is_part:
                 return []
             new = [reader for reader in readers if _moves(ops[reader.kind]) and reader not in movers and not is_part]

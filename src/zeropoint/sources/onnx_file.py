@@ -15,6 +15,7 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import InvalidModel
 from ..files import PathLike
+from ..tflite.other_files import varint
 
 # Field numbers, by message.
 MODEL_GRAPH = 7
@@ -137,7 +138,7 @@ def _numbers(content: bytes) -> list[int]:
     """Return the numbers packed into one field."""
     found, at = [], 0
     while at < len(content):
-        value, at = _varint(content, at)
+        value, at = _number(content, at)
         found.append(value)
     return found
 
@@ -145,24 +146,21 @@ def _numbers(content: bytes) -> list[int]:
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(content):
-        tag, at = _varint(content, at)
+        tag, at = _number(content, at)
         wire = tag & 7
         if wire == 0:
-            value, at = _varint(content, at)
+            value, at = _number(content, at)
             yield tag >> 3, value
             continue
-        size, at = _varint(content, at) if wire == 2 else ({1: 8, 5: 4}.get(wire, -1), at)
+        size, at = _number(content, at) if wire == 2 else ({1: 8, 5: 4}.get(wire, -1), at)
         if size < 0 or at + size > len(content):
             raise ValueError("a field goes beyond its end")
         yield tag >> 3, content[at : at + size]
         at += size
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = content[at]
-        value, at = value | (byte & 127) << shift, at + 1
-        if byte < 128:
-            return value, at
-    raise ValueError("a truncated number")
+def _number(content: bytes, at: int) -> tuple[int, int]:
+    value, end = varint(content, at)
+    if end < 0:
+        raise ValueError("a truncated number")
+    return value, end

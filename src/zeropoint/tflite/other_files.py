@@ -149,12 +149,12 @@ def _fields(content: Content) -> Iterator[Field]:
     """Yield the first fields of a protocol buffer, stopping where it no longer looks like one."""
     at, sizes = 0, {1: 8, 5: 4}
     for _ in range(MOST_FIELDS):
-        tag, at = _varint(content, at)
+        tag, at = varint(content, at)
         if at < 0 or not 0 < tag >> 3 < 1 << 12:
             return
         wire, size = tag & 7, 0
         if wire in (0, 2):
-            size, at = _varint(content, at)
+            size, at = varint(content, at)
             size = size if wire == 2 else 0
         elif wire in sizes:
             size = sizes[wire]
@@ -166,7 +166,7 @@ def _fields(content: Content) -> Iterator[Field]:
         at += size
 
 
-def _varint(content: Content, at: int) -> tuple[int, int]:
+def varint(content: Content, at: int) -> tuple[int, int]:
     """Return a variable-length integer and the position after it, which is -1 if there is none."""
     value = 0
     for shift in range(0, 70, 7):

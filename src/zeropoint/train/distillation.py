@@ -19,6 +19,7 @@ from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
 from ..improve.pipeline import Result, quantize_on
 from ..ops import OPS, OpSpec, Probabilities
+from ..ops.execution import logits_of
 from ..plan.plan import Plan, Planned
 from ..plan.request import Request, TypeLike, WeightOptions, interface_of, resolve_recipe, resolve_target
 from ..recipe import Effort, Recipe, keep_float
@@ -32,7 +33,7 @@ from .loop import Progress, TrainingLoop, TrainingSummary
 from .losses import binary_divergence, check_labels, divergence, label_loss, probabilities, relative_error
 from .low_bits import Stages, at_stage, low_bit_recipe, stages_of, with_narrow_ranges
 from .mean_shift import channel_means
-from .network import Trainable, entry_plan, logits_of
+from .network import Trainable, entry_plan
 from .open_shapes import fixed_for
 from .schedule import Schedule
 from .training_data import TrainingData

@@ -16,7 +16,8 @@ from ..graph.edit import copy_model
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..improve.pipeline import plan as plan_model
-from ..ops import OPS, OpSpec, Probabilities
+from ..ops import OPS, OpSpec
+from ..ops.execution import logits_of
 from ..plan.plan import Plan, Planned
 from ..plan.prepare import prepare
 from ..plan.prepared import with_matched_rules
@@ -252,15 +253,6 @@ def _tensor(graph: Graph, name: str) -> Tensor:
         return graph.tensor(name)
     except KeyError:
         raise InvalidModel(f"the model has no tensor {name!r} to train for; {names_are_listed()}") from None
-
-
-def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Tensor, Probabilities | None]:
-    """Return the tensor that a softmax or sigmoid computes `tensor` from, and its kind of probabilities; without one,
-    `tensor` itself."""
-    producer = uses.producer(tensor)
-    spec = None if producer is None else ops.get(producer.kind)
-    before = None if producer is None or spec is None or spec.probabilities is None else producer.inputs[0]
-    return (tensor, None) if before is None or spec is None else (before, spec.probabilities)
 
 
 def quantize_model(

@@ -26,7 +26,7 @@ from ..graph.query import Use, Uses
 from ..improve.refined_layers import CarriedOut
 from ..improve.refiner import Refiner
 from ..ops import OpSpec
-from ..ops.execution import macs_of
+from ..ops.execution import logits_of, total_macs
 from ..plan.derive import settle
 from ..plan.plan import Group, Held, Plan, Planned
 from ..plan.request import Request
@@ -160,7 +160,7 @@ def _block(graph: Graph, start: int, stop: int, ops: Mapping[str, OpSpec]) -> Bl
     inputs = dict.fromkeys(t for op in own for t in op.inputs if t is not None and t not in made and not t.is_constant)
     later = {t for op in graph.ops[stop:] for t in op.inputs}
     ends = dict.fromkeys(t for op in own for t in op.outputs if t in later)
-    ends |= dict.fromkeys(t for output in graph.outputs if (t := _before_probabilities(output, uses, ops)) in made)
+    ends |= dict.fromkeys(t for output in graph.outputs if (t := logits_of(output, uses, ops)[0]) in made)
     inner = dict.fromkeys(_telling(graph, start, stop, sum(t.size for t in ends)))
     return Block(tuple(own), (*inputs,), tuple(t for t in inner | ends if t.dtype is DType.FLOAT32))
 
@@ -178,14 +178,6 @@ def _telling(graph: Graph, start: int, stop: int, size: int) -> Iterator[Tensor]
     largest = max(reversed(passed), key=lambda t: t.size, default=None)
     if largest is not None and largest.size >= MORE_TELLING * size:
         yield largest
-
-
-def _before_probabilities(output: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> Tensor:
-    """Return what probabilities are computed from; other outputs themselves."""
-    producer = uses.producer(output)
-    spec = None if producer is None else ops.get(producer.kind)
-    source = None if producer is None or spec is None or not spec.probabilities else producer.inputs[0]
-    return output if source is None else source
 
 
 @dataclass(frozen=True)
@@ -304,13 +296,13 @@ class Reconstruction:
     def mixtures(self) -> int:
         """The number of mixtures for each sample: fewer for large models, because all of it is run for each block."""
         graph = entry(self.refiner.model).graph
-        each = sum(macs_of(op, self.request.ops) for op in graph.ops) * len(self.refiner.samples)
+        each = total_macs(graph.ops, self.request.ops) * len(self.refiner.samples)
         runs = MIXING_MACS / max(1, each * max(1, len(blocks_of(graph, self.request.ops))))
         return int(np.clip(runs, 1, MIXTURES))
 
     def _work(self, block: Block) -> float:
         """Return the multiply-accumulates for learning from one sample."""
-        return float(3 * sum(macs_of(op, self.request.ops) for op in block.ops))
+        return float(3 * total_macs(block.ops, self.request.ops))
 
     def _schedule(self, block: Block, work: float | None = None) -> tuple[int, int]:
         """Return the number of training steps for a block, and the batch size."""

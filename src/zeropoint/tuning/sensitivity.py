@@ -25,7 +25,7 @@ from ..graph.model import Op
 from ..graph.query import Use
 from ..improve.pipeline import accepted, judged_for, quantize_with
 from ..ops import KernelSpec
-from ..ops.execution import macs_of
+from ..ops.execution import total_macs
 from ..plan.plan import Constants, Packed, Plan, Planned, form_type
 from ..plan.planner import plan_model
 from ..plan.prepared import prepare_model
@@ -170,7 +170,7 @@ def weight_layers(bench: Bench, calibrated: Callable[[int], Bench], target: Targ
     ops = [op for op in by_name[next(iter(plans))].values() if _held(first, op)]
     # Blocks are planned for hybrid kernels, other forms in float arithmetic.
     in_mode = next((named for scheme, named in by_name.items() if scheme.block is not None), {})
-    macs = sum(macs_of(op, bench.ops) for op in bench.entry.graph.ops)
+    macs = total_macs(bench.entry.graph.ops, bench.ops)
     runs = len(ops) * len(plans)
     judge = on_affordable_rows(bench, macs * runs, SAMPLES)
 
