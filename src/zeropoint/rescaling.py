@@ -14,7 +14,7 @@ from .errors import InvalidModel, InvalidStats, shown_name
 from .graph.edit import copy_model, retype, set_constant
 from .graph.model import Graph, Model, Tensor
 from .graph.query import Uses, tensor_keys
-from .ops import OPS, Bias, OpSpec, Weight
+from .ops import OPS, Bias, OpSpec, Weight, spec_of
 from .plan.derive import biases
 from .plan.tensor_ranges import given_weights
 from .sources.models import ModelSource, load
@@ -116,8 +116,8 @@ class _Rescaling:
             yield current
             producer = self.uses.producer(current)
             for op in [use.op for use in self.uses.readers(current)] + ([] if producer is None else [producer]):
-                spec = self.ops.get(op.kind)
-                if spec is None or not spec.tied:
+                spec = spec_of(op, self.ops)
+                if not spec.tied:
                     continue
                 for other in (*spec.read_activations(op), *spec.made_activations(op)):
                     if other not in found and other.params == held:
@@ -126,8 +126,7 @@ class _Rescaling:
 
     def _require_free(self, tensor: Tensor, params: QuantParams) -> None:
         producer = self.uses.producer(tensor)
-        spec = None if producer is None else self.ops.get(producer.kind)
-        fixed = None if spec is None else spec.fixed.get(params.dtype)
+        fixed = None if producer is None else spec_of(producer, self.ops).fixed.get(params.dtype)
         if producer is not None and fixed is not None and fixed.params(params.dtype) != params:
             raise InvalidStats(
                 f"'{tensor.name}' is the output of {producer.label}, whose kernel has "

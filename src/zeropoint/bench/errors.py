@@ -17,7 +17,7 @@ from ..affine import dequantize, quantize
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Uses
-from ..ops import CONVERSIONS, OpSpec
+from ..ops import CONVERSIONS, OpSpec, spec_of
 from .alignment import source
 from .judged_outputs import PLAIN, JudgedOutputs
 from .measure import dot
@@ -188,8 +188,7 @@ def _compared(graph: Graph, ops: Mapping[str, OpSpec], outputs: JudgedOutputs) -
         if tensor.dtype is not DType.FLOAT32 or not weight:
             continue
         maker = _maker(uses, tensor)
-        spec = None if maker is None else ops.get(maker.kind)
-        known = None if spec is None else spec.probabilities
+        known = None if maker is None else spec_of(maker, ops).probabilities
         if maker is not None and known == "row":
             yield Compared(place, known, maker.kind, weight)
         elif known is None and _is_logit_for_each(place, graph, outputs):

@@ -18,7 +18,7 @@ from ..errors import InvalidModel, InvalidRecipe, InvalidSample, RuntimeFailure,
 from ..graph.model import Model, Tensor
 from ..graph.query import fingerprint, tensor_keys
 from ..graph.sparse import with_dense_constants
-from ..ops import OPS
+from ..ops import OPS, spec_of
 from ..ops.check import check_runnable
 from ..ops.states import dependent_tensors, initial_reads
 from ..parallel import Threads
@@ -135,7 +135,7 @@ def _cluster(on: str | None, ops: OpTable) -> AbstractContextManager[Cluster | N
 
 def require_float(model: Model, ops: OpTable = OPS) -> None:
     """Raise if there is nothing to calibrate because the model is already quantized."""
-    known = [op for g in model.graphs for op in g.ops if (spec := ops.get(op.kind)) is not None and spec.types]
+    known = [op for g in model.graphs for op in g.ops if spec_of(op, ops).types]
     tensors = [t for op in known for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant]
     if tensors and not any(t.dtype is DType.FLOAT32 for t in tensors):
         what = "quantized already" if any(t.is_quantized for t in tensors) else "without float arithmetic"

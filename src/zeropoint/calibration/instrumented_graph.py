@@ -22,7 +22,7 @@ import numpy as np
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Record, Tensor
 from ..graph.query import reachable_graphs
-from ..ops import Trait, fused_activation
+from ..ops import Trait, fused_activation, spec_of
 from ..ops.batching import free_tensors
 from ..ops.layout import VALID
 from ..runtime.unit_steps import with_unit_steps
@@ -308,8 +308,7 @@ class _PickedRows:
     def _derived(self, tensor: Tensor, pick: Pick) -> Tensor | None:
         """Return what follows from the elements picked from the inputs of the op that makes `tensor`, if it does."""
         op = self._insertions.producer.get(tensor)
-        spec = None if op is None else self._ops.get(op.kind)
-        if op is None or spec is None or not spec.is_pointwise or not pick.copies or len(op.outputs) > 1:
+        if op is None or not spec_of(op, self._ops).is_pointwise or not pick.copies or len(op.outputs) > 1:
             return None
         known = [self._known.get(t) for t in op.inputs if t is not None and t.shape == tensor.shape]
         rows = [own[1] for own in known if own is not None and own[0] == pick]

@@ -17,7 +17,7 @@ from ..affine import dequantize
 from ..dtypes import Array, DType
 from ..graph.model import Model, Op, Tensor
 from ..graph.query import Uses, tensor_keys
-from ..ops import fused_activation
+from ..ops import fused_activation, spec_of
 from .task import OpTable
 
 MOVES = frozenset(
@@ -133,9 +133,7 @@ def skeleton_of(model: Model, ops: OpTable) -> Skeleton:
 
 
 def _weights(op: Op, uses: Uses, ops: OpTable) -> Tensor | None:
-    spec = ops.get(op.kind)
-    held = [] if spec is None else spec.weight_tensors(op)
-    constants = (_constant(t, uses) for t in held)
+    constants = (_constant(t, uses) for t in spec_of(op, ops).weight_tensors(op))
     return next((t for t in constants if t is not None), None)
 
 

@@ -11,7 +11,7 @@ from ..dtypes import Array, DType
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Tensor
 from ..graph.query import live_bytes, tensor_keys
-from ..ops import REWRITTEN, UNPACKING, OpSpec
+from ..ops import REWRITTEN, UNPACKING, OpSpec, spec_of
 from ..ops.states import has_state, is_streaming
 from ..parallel import cached_property, cores, side_by_side
 from .loud_samples import Reaches
@@ -150,7 +150,7 @@ def _unpacked_constants(graph: Graph) -> set[Tensor]:
 def weighted_activations(graph: Graph, ops: OpTable) -> set[Tensor]:
     """Return activations that are inputs or outputs of ops with weights: later steps need per-channel statistics of
     them."""
-    weighted = [op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.macs is not None]
+    weighted = [op for op in graph.ops if spec_of(op, ops).macs is not None]
     return {t for op in weighted for t in (*op.inputs, *op.outputs) if t is not None and not t.is_constant}
 
 
@@ -163,8 +163,7 @@ def expected_infinities(graph: Graph, ops: OpTable) -> dict[Tensor, Signs]:
     """
     found: dict[Tensor, Signs] = {}
     for op in graph.ops:  # in order of execution, so the inputs of an op are already known
-        spec = ops.get(op.kind)
-        if spec is None or not spec.tied:
+        if not spec_of(op, ops).tied:
             continue
         held = frozenset[float]().union(*(found.get(t) or _infinite_constants(t) for t in op.inputs if t is not None))
         if held:

@@ -27,7 +27,7 @@ from ..graph.query import Uses, tensor_keys
 from ..improve.candidate import Candidate
 from ..improve.pipeline import Result
 from ..improve.steps import TRIED
-from ..ops import OPS, OpSpec, Weight
+from ..ops import OPS, OpSpec, Weight, spec_of
 from ..ops.execution import execution_of, macs_of, total_macs
 from ..parallel import cached_property
 from ..plan.prepared import Prepared, prepare_model
@@ -232,8 +232,7 @@ class ModelEvidence:
     def has_fixed_range(self, original: Tensor) -> bool:
         """Whether the kernel prescribes the scale, as for SOFTMAX."""
         op = self.float_uses.producer(original)
-        spec = None if op is None else self.ops.get(op.kind)
-        return spec is not None and bool(spec.fixed)
+        return op is not None and bool(spec_of(op, self.ops).fixed)
 
     @cached_property
     def weights(self) -> tuple[QuantizedWeights, ...]:
@@ -241,8 +240,8 @@ class ModelEvidence:
 
     def _weights(self) -> Iterator[QuantizedWeights]:
         for op in self.alignment.quantized.ops:
-            spec, original = self.ops.get(op.kind), self.original(op)
-            if spec is None or original is None:
+            spec, original = spec_of(op, self.ops), self.original(op)
+            if original is None:
                 continue
             for role, stored, exact in zip(spec.inputs, op.inputs, original.inputs, strict=False):
                 if not isinstance(role, Weight) or role.axis is None or stored is None or exact is None:

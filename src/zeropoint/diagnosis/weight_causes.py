@@ -12,7 +12,7 @@ from ..comparison.sums import unit_of
 from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
-from ..ops import Rescale
+from ..ops import Rescale, spec_of
 from ..plan.swamped import rounded_snr
 from ..recipe import PRESETS, Rule
 from .evidence import Fix, Hypothesis, ModelEvidence, QuantizedWeights, listed, numbers, rule_for, seen_span
@@ -178,8 +178,8 @@ def _snr(evidence: ModelEvidence, drowned: DrownedInput) -> float:
 def _steps(evidence: ModelEvidence, op: Op) -> Iterator[tuple[Tensor, float]]:
     """Yield each input with its width in steps of the output's scale, for ops whose inputs are rescaled to a common
     8-bit scale."""
-    spec = evidence.ops.get(op.kind)
-    if spec is None or spec.weight_slots or not (spec.tied or spec.rescale is Rescale.SUM) or not op.outputs:
+    spec = spec_of(op, evidence.ops)
+    if spec.weight_slots or not (spec.tied or spec.rescale is Rescale.SUM) or not op.outputs:
         return  # a product has no common scale
     scale, narrow = unit_of(op.outputs[0]), op.outputs[0].dtype.bits <= 8
     inputs = [t for t in op.inputs if t is not None and t.is_quantized and not t.is_constant]

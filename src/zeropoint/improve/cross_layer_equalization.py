@@ -26,7 +26,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses, tensor_keys
-from ..ops import OpSpec, Trait, fused_activation
+from ..ops import OpSpec, Trait, fused_activation, spec_of
 from ..ops.layout import Layout, MatrixProduct
 from ..plan.weights import bias_use
 
@@ -146,8 +146,7 @@ class _Links:
 
     def _layout(self, op: Op) -> Layout | None:
         """Return the weight layout of ops with an input, weights and a bias, in this order."""
-        spec = self.ops.get(op.kind)
-        return None if spec is None else spec.plain_layout
+        return spec_of(op, self.ops).plain_layout
 
     def _has(self, op: Op, trait: Trait) -> bool:
         return op.kind in self.ops and trait in self.ops[op.kind].traits

@@ -25,6 +25,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import drop_unused
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
+from ..ops import spec_of
 from ..ops.layout import VALID, strides_of
 from ..plan.linear_layers import convolution_bias
 from ..plan.new_ops import NewOps
@@ -66,8 +67,7 @@ def with_gated_weights(prepared: Prepared, planned: Planned, request: Request) -
     graph, *_ = entry_graphs(copied.model)
 
     def is_free(op: Op) -> bool:
-        scheme, spec = first.schemes.get(op), request.ops.get(op.kind)
-        is_layer = spec is not None and spec.macs is not None
+        scheme, is_layer = first.schemes.get(op), spec_of(op, request.ops).macs is not None
         is_int8 = scheme is not None and scheme.activations is scheme.weights is DType.INT8
         is_island = any(prepared.keys.get(t) in request.islands for t in op.outputs)
         return (is_int8 or not is_layer) and not is_island and request.recipe.leaves_free(op, DType.INT8)

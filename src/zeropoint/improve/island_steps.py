@@ -12,7 +12,7 @@ from ..bench.errors import decibels
 from ..display import counted
 from ..dtypes import DType
 from ..graph.model import Op
-from ..ops import OpSpec
+from ..ops import OpSpec, spec_of
 from ..ops.execution import macs_of, total_macs
 from ..ops.states import returned_states
 from ..plan.plan import Plan
@@ -265,5 +265,4 @@ def _work(candidate: Candidate) -> dict[Op, int]:
 
 def _holds_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
     """Whether it reads a constant that can be stored in fewer bits: the weights of a layer, or a table of vectors."""
-    spec = ops.get(op.kind)
-    return spec is not None and any(t.data is not None for t in spec.held_tensors(op))
+    return any(t.data is not None for t in spec_of(op, ops).held_tensors(op))

@@ -18,7 +18,7 @@ from ..display import size_text
 from ..dtypes import DType
 from ..graph.model import Buffer, Graph, Op
 from ..graph.query import Use, Uses
-from ..ops import OpSpec
+from ..ops import OpSpec, spec_of
 from ..plan.plan import Form, Plan, Planned
 from ..plan.rewrite import rounded
 from ..recipe import Recipe
@@ -139,7 +139,7 @@ def weight_errors(
 
 def first_and_last(graph: Graph, ops: Mapping[str, OpSpec]) -> set[Op]:
     """Return the layers before or after which there is no other on some path through the graph."""
-    layers = {op for op in graph.ops if (spec := ops.get(op.kind)) is not None and spec.layout is not None}
+    layers = {op for op in graph.ops if spec_of(op, ops).layout is not None}
     uses = Uses(graph)
 
     def readers(op: Op) -> list[Op]:

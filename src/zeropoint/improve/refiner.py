@@ -16,6 +16,7 @@ from ..calibration.collect import Progress
 from ..dtypes import Array
 from ..graph.model import Model, Op
 from ..graph.query import Use, Uses, activation_bytes, called_graphs
+from ..ops import spec_of
 from ..ops.execution import macs_of
 from ..parallel import in_parallel, side_by_side
 from ..plan.derive import settle
@@ -113,9 +114,9 @@ class Refiner:
         """Yield the layers that can be refined, in order of execution: with integer weights that no other op reads."""
         uses = Uses(plan.graph)
         for op in plan.graph.ops:
-            spec = self.request.ops.get(op.kind)
-            layout = None if spec is None else spec.layout
-            if spec is None or layout is None or not layout.applies_to(op):
+            spec = spec_of(op, self.request.ops)
+            layout = spec.layout
+            if layout is None or not layout.applies_to(op):
                 continue
             use = Use(op, layout.weights)
             form, weights = plan.form(use), op.inputs[use.slot]

@@ -21,7 +21,7 @@ from ..dtypes import Array, DType
 from ..graph.edit import duplicate_constant, set_constant, unused_name
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import OpSpec, fused_activation
+from ..ops import OpSpec, fused_activation, spec_of
 from ..ops.layout import Layout
 from ..plan.plan import Plan
 from ..plan.prepared import Prepared
@@ -128,8 +128,7 @@ def _insert_product(graph: Graph, found: Boundary, factors: Array) -> Tensor:
 
 def _layout(op: Op, ops: Mapping[str, OpSpec]) -> Layout | None:
     """Return the weight layout of a layer with only its input, constant weights and a constant bias."""
-    spec = ops.get(op.kind)
-    layout = None if spec is None else spec.plain_layout
+    layout = spec_of(op, ops).plain_layout
     if layout is None or layout.inputs == layout.outputs:
         return None
     operands = [t for t in op.inputs[1:3] if t is not None]

@@ -21,6 +21,7 @@ from .spec import Trait as Trait
 from .spec import Untouched as Untouched
 from .spec import Weight as Weight
 from .spec import fused_activation as fused_activation
+from .spec import spec_of as spec_of
 from .table import CONVERSIONS as CONVERSIONS
 from .table import OPS as OPS
 from .table import REWRITTEN as REWRITTEN

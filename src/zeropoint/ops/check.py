@@ -8,7 +8,7 @@ from ..dtypes import DType
 from ..graph.check import RUNNABLE_INVARIANTS, refuse
 from ..graph.model import Graph, Model, Op, Tensor
 from .calls import CALLS, Passed
-from .spec import OpSpec, Trait, Untouched, Weight
+from .spec import OpSpec, Trait, Untouched, Weight, spec_of
 from .table import CONVERSIONS, OPS, UNPACKING
 
 
@@ -59,8 +59,8 @@ def types_agree(op: Op) -> Iterator[str]:
 
 def indices_are_whole(op: Op) -> Iterator[str]:
     """Indices, axes, shapes and booleans are not floats. Recurrent ops have biases and states in these slots."""
-    spec = OPS.get(op.kind)
-    if spec is None or Trait.RECURRENT in spec.traits:
+    spec = spec_of(op, OPS)
+    if Trait.RECURRENT in spec.traits:
         return
     for roles, tensors in ((spec.inputs, op.inputs), (spec.outputs, op.outputs)):
         for role, tensor in zip(roles, tensors, strict=False):
@@ -75,9 +75,9 @@ def _is_unpacked(tensor: Tensor, spec: OpSpec) -> bool:
 
 def channels_fit(op: Op) -> Iterator[str]:
     """A layer has one bias and one output channel for each output channel of its weights."""
-    spec = OPS.get(op.kind)
-    slot = None if spec is None else spec.bias_slot
-    if spec is None or slot is None:
+    spec = spec_of(op, OPS)
+    slot = spec.bias_slot
+    if slot is None:
         return
     (place,) = spec.weight_slots
     weights, role = op.input(place), spec.inputs[place]

@@ -9,7 +9,7 @@ from typing import Literal
 from ..affine import QuantParams
 from ..graph.model import Op, Tensor
 from ..graph.query import Uses
-from .spec import Activation, OpSpec, Probabilities, Rescale, Weight
+from .spec import Activation, OpSpec, Probabilities, Rescale, Weight, spec_of
 from .table import CONVERSIONS, OPS
 
 Execution = Literal["integer", "float", "hybrid", "conversion", "other"]
@@ -28,15 +28,14 @@ def execution_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Execution:
 
 
 def _has_quantized_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
-    spec = ops.get(op.kind)
-    weights = [] if spec is None else spec.weight_tensors(op)
+    weights = spec_of(op, ops).weight_tensors(op)
     return any(t is not None and t.is_constant and t.is_quantized for t in weights or op.inputs)
 
 
 def macs_of(op: Op, ops: Mapping[str, OpSpec] = OPS) -> int:
     """Return the multiply-accumulates of one run; 0 for ops that only move, add or map values."""
-    spec = ops.get(op.kind)
-    if spec is None or spec.macs is None:
+    spec = spec_of(op, ops)
+    if spec.macs is None:
         return 0
     try:
         return spec.macs(op)
@@ -58,8 +57,8 @@ def kernel_factors(op: Op, ops: Mapping[str, OpSpec] = OPS) -> Iterator[tuple[st
 
     Each comes with a description; none for ops that pass integers through or look them up.
     """
-    spec, result = ops.get(op.kind), op.outputs[0].params if op.outputs else None
-    if spec is None or spec.rescale is Rescale.NONE or result is None or result.axis is not None:
+    spec, result = spec_of(op, ops), op.outputs[0].params if op.outputs else None
+    if spec.rescale is Rescale.NONE or result is None or result.axis is not None:
         return
     read = (t for k, t in enumerate(op.inputs) if isinstance(spec.input_role(k), Activation | Weight))
     data = [t.params for t in read if t is not None and t.params is not None]
@@ -114,6 +113,8 @@ def logits_of(tensor: Tensor, uses: Uses, ops: Mapping[str, OpSpec]) -> tuple[Te
     """Return the tensor that a softmax or sigmoid computes `tensor` from, and its kind of probabilities; without one,
     `tensor` itself."""
     producer = uses.producer(tensor)
-    spec = None if producer is None else ops.get(producer.kind)
-    before = None if producer is None or spec is None or spec.probabilities is None else producer.inputs[0]
-    return (tensor, None) if before is None or spec is None else (before, spec.probabilities)
+    if producer is None:
+        return tensor, None
+    known = spec_of(producer, ops).probabilities
+    before = None if known is None else producer.inputs[0]
+    return (tensor, None) if before is None else (before, known)

@@ -377,6 +377,15 @@ class OpSpec:
         return self.kernels.table
 
 
+UNKNOWN = OpSpec("UNKNOWN", (Activation(),), traits=Trait.VARIADIC)
+"""The row of ops that the table lacks: it claims nothing, and all that they read and make may be activations."""
+
+
+def spec_of(op: Op, ops: Mapping[str, OpSpec]) -> OpSpec:
+    """Return the row of an op."""
+    return ops.get(op.kind, UNKNOWN)
+
+
 # Fused activation functions, by their code in the schema.
 
 

@@ -18,7 +18,7 @@ from ..calibration.range_methods import Bounds
 from ..dtypes import DType
 from ..graph.edit import drop_unused, recast, replace_op
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import REWRITTEN, OpSpec, fused_activation
+from ..ops import REWRITTEN, OpSpec, fused_activation, spec_of
 from ..ops.interpolation import constant_exponent
 from ..ops.layout import SAME, VALID
 from ..ops.recurrent import BOTH_WAYS, LSTM, LstmSlot, one_way
@@ -280,8 +280,7 @@ def has_float_part(model: Model, ops: Mapping[str, OpSpec]) -> bool:
     """Whether some op that could compute in integers still computes in float."""
     for graph in model.graphs:
         for op in graph.ops:
-            spec = ops.get(op.kind)
-            if op.label not in REWRITTEN and (spec is None or not spec.types):
+            if op.label not in REWRITTEN and not spec_of(op, ops).types:
                 continue
             if any(t is not None and t.dtype is DType.FLOAT32 for t in (*op.inputs, *op.outputs)):
                 return True

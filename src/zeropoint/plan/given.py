@@ -11,7 +11,7 @@ from ..dtypes import Array, DType
 from ..errors import InvalidStats, argument
 from ..graph.edit import set_constant
 from ..graph.model import Model, Op, Tensor
-from ..ops import Bias
+from ..ops import Bias, spec_of
 from ..ops.spec import Weight
 from .plan import Plan
 from .request import Request
@@ -22,11 +22,11 @@ def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -
     """Clip constants to the ranges given for them; raises for those whose scale follows from others."""
     given = request.ranges.entries
     for op in (op for graph in model.graphs for op in graph.ops if given):
-        spec = request.ops.get(op.kind)
+        spec = spec_of(op, request.ops)
         for slot, tensor in enumerate(op.inputs):
             if tensor is None or tensor.data is None or (entry := given.get(keys.get(tensor, ""))) is None:
                 continue
-            if spec is not None and isinstance(spec.input_role(slot), Bias):
+            if isinstance(spec.input_role(slot), Bias):
                 if request.ranges.foreign:
                     continue
                 raise InvalidStats(
@@ -34,7 +34,7 @@ def clip_constants(model: Model, request: Request, keys: Mapping[Tensor, str]) -
                     "of the weights; omit it"
                 )
             if tensor.dtype is DType.FLOAT32:
-                role = None if spec is None or not entry.channels else spec.held(slot)
+                role = spec.held(slot) if entry.channels else None
                 _clip(tensor, entry, role, op)
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from ..graph.edit import insert_after, unused_name
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import OpSpec, Trait
+from ..ops import OpSpec, Trait, spec_of
 from ..tflite.schema import default_options
 
 SMALLEST = 5
@@ -63,8 +63,8 @@ class _Memory:
 
     def taken(self, op: Op) -> Iterator[Use]:
         """Yield the inputs whose memory the first output of `op` may take: one, if shapes are known."""
-        spec = self._ops.get(op.kind)
-        if spec is None or not spec.kernels.in_place or self._uses.is_output(op.outputs[0]):
+        spec = spec_of(op, self._ops)
+        if not spec.kernels.in_place or self._uses.is_output(op.outputs[0]):
             return
         for slot in spec.kernels.in_place:
             source = op.input(slot)

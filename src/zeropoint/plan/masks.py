@@ -18,7 +18,7 @@ from ..calibration.stats import stats_of
 from ..dtypes import DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import OpSpec, Trait, fused_activation
+from ..ops import OpSpec, Trait, fused_activation, spec_of
 from .tensor_ranges import UNBOUNDED, TensorRanges
 
 
@@ -80,8 +80,8 @@ class _Masks:
         if self.uses.is_output(tensor):
             return False
         for op in (use.op for use in self.uses.readers(tensor)):
-            spec = self.ops.get(op.kind)
-            if spec is None or not (spec.tied or spec.negligible is not None or Trait.RANKS in spec.traits):
+            spec = spec_of(op, self.ops)
+            if not (spec.tied or spec.negligible is not None or Trait.RANKS in spec.traits):
                 return False
             if spec.tied and any(self._is_infinite(t) and not self._may_be_clamped(t) for t in op.outputs):
                 return False
@@ -231,8 +231,8 @@ class _Masks:
 
     def _moved(self, op: Op) -> Iterator[Tensor]:
         """Yield the operands of an op whose outputs contain only values of theirs, or averages."""
-        spec = self.ops.get(op.kind)
-        if spec is not None and spec.tied:
+        spec = spec_of(op, self.ops)
+        if spec.tied:
             yield from spec.read_activations(op)
 
 

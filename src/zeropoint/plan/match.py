@@ -12,7 +12,18 @@ from ..dtypes import DType
 from ..errors import InvalidRecipe, InvalidSample, argument
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use
-from ..ops import CONVERSIONS, Activation, Bias, CellState, OpSpec, Rescale, ShapeOnly, Weight, fused_activation
+from ..ops import (
+    CONVERSIONS,
+    Activation,
+    Bias,
+    CellState,
+    OpSpec,
+    Rescale,
+    ShapeOnly,
+    Weight,
+    fused_activation,
+    spec_of,
+)
 from ..recipe import Recipe, Scheme
 from ..targets import Operand, OpVerdict, Target, TypedOp
 from .needs import NEEDS, KernelUse
@@ -53,8 +64,8 @@ class TargetAnswers:
     def with_kernel(self, op: Op, scheme: Scheme) -> Scheme:
         """Return the scheme with weights that have a kernel: if the kernel or the target lacks narrow weights, the next
         wider ones are used."""
-        spec = self.ops.get(op.kind)
-        if spec is None or scheme.activations is None or not spec.weight_slots:
+        spec = spec_of(op, self.ops)
+        if scheme.activations is None or not spec.weight_slots:
             return scheme
         known = spec.weights.get(scheme.activations, ())
         nearest = nearest_type(known, scheme.weights)
@@ -169,7 +180,7 @@ class Matcher:
 
     def _refusals(self, op: Op, scheme: Scheme) -> Iterator[tuple[SkipCode, str]]:
         """Yield why `op` cannot be computed as `scheme` asks; the first reason is reported."""
-        kind, spec = scheme.activations, self.ops.get(op.kind)
+        kind, spec = scheme.activations, spec_of(op, self.ops)
         if kind is None:
             yield "recipe", "the recipe keeps it in float"
         elif (island := self.island(op)) is not None and island.scheme.activations is None:
@@ -178,9 +189,8 @@ class Matcher:
             yield "custom", f"{op.label} is a custom op, which only its author can quantize"
         elif any(op.graphs()):
             yield "subgraph", f"{op.label} runs other graphs, and passes floats to them"
-        elif spec is None or kind not in spec.types:
-            note = "" if spec is None else spec.kernels.note
-            yield "kernel", note or f"LiteRT has no {kind.label} kernel for {op.label}"
+        elif kind not in spec.types:
+            yield "kernel", spec.kernels.note or f"LiteRT has no {kind.label} kernel for {op.label}"
         else:
             yield from self._limits(op, scheme, spec)
 
@@ -240,8 +250,7 @@ def is_arithmetic(op: Op, ops: Mapping[str, OpSpec]) -> bool:
 
 
 def reads_only_shape(use: Use, ops: Mapping[str, OpSpec]) -> bool:
-    spec = ops.get(use.op.kind)
-    return spec is not None and isinstance(spec.input_role(use.slot), ShapeOnly)
+    return isinstance(spec_of(use.op, ops).input_role(use.slot), ShapeOnly)
 
 
 def flowing_tensors(op: Op, spec: OpSpec) -> Iterator[Tensor]:

@@ -9,7 +9,7 @@ from ..affine import QuantParams
 from ..calibration import Range, Ranges
 from ..graph.model import Tensor
 from ..graph.query import Use
-from ..ops import Bias, OpSpec
+from ..ops import Bias, OpSpec, spec_of
 from .plan import Form, Group, Origin, Plan
 from .solve import in_type
 from .tensor_ranges import TensorRanges
@@ -68,8 +68,8 @@ def _of_group(group: Group, ranges: TensorRanges) -> str:
 
 
 def _of_constant(use: Use, form: Form, ranges: TensorRanges, ops: Mapping[str, OpSpec]) -> str:
-    spec, trained = ops.get(use.op.kind), ranges.trained.constants.get(use.tensor)
-    if not isinstance(form, QuantParams) or (spec is not None and isinstance(spec.input_role(use.slot), Bias)):
+    spec, trained = spec_of(use.op, ops), ranges.trained.constants.get(use.tensor)
+    if not isinstance(form, QuantParams) or isinstance(spec.input_role(use.slot), Bias):
         return ""
     if ranges.is_given(use.tensor):
         return ranges.given.entries[ranges.keys[use.tensor]].origin

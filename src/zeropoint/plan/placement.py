@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..dtypes import DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use, Uses
-from ..ops import Activation, OpSpec
+from ..ops import Activation, OpSpec, spec_of
 from ..ops.execution import macs_of
 from ..ops.layout import Convolution
 from ..parallel import cached_property
@@ -96,8 +96,7 @@ class Placement:
         return op if op in self.schemes else FLOATS
 
     def _flows(self, use: Use) -> bool:
-        spec = self.ops.get(use.op.kind)
-        return spec is None or isinstance(spec.input_role(use.slot), Activation)
+        return isinstance(spec_of(use.op, self.ops).input_role(use.slot), Activation)
 
     @cached_property
     def _uses(self) -> Uses:

@@ -13,7 +13,7 @@ from ..graph.edit import absorb, drop_unused, fold_into_constant, recast, remove
 from ..graph.model import BlockScales, Buffer, Graph, Model, Op, Tensor
 from ..graph.query import Uses
 from ..graph.sparse import fold_densify
-from ..ops import CLAMPS, CONVERSIONS, FUSED_CODES, Bias, OpSpec, Trait, fused_activation
+from ..ops import CLAMPS, CONVERSIONS, FUSED_CODES, Bias, OpSpec, Trait, fused_activation, spec_of
 from ..ops.delegate_faults import identity_pools
 from ..ops.execution import execution_of
 from ..ops.layout import VALID
@@ -60,8 +60,7 @@ def _fuse_activations(graph: Graph, recipe: Recipe, ops: Mapping[str, OpSpec]) -
         producer = None if source is None else uses.producer(source)
         if source is None or producer is None or producer.options is None or uses.is_output(source):
             continue
-        spec = ops.get(producer.kind)
-        if spec is None or Trait.FUSES not in spec.traits or len(uses.readers(source)) > 1:
+        if Trait.FUSES not in spec_of(producer, ops).traits or len(uses.readers(source)) > 1:
             continue
         if recipe.rule(producer) is not recipe.rule(op) or recipe.scheme(op).activations is None:
             continue

@@ -16,7 +16,7 @@ from ..graph.edit import add_constant_input, copy_model, drop_unused, signatures
 from ..graph.model import Buffer, Graph, Model, Op, Tensor
 from ..graph.names import short_names
 from ..graph.query import Use, constants, tensor_keys
-from ..ops import OpSpec
+from ..ops import OpSpec, spec_of
 from ..recipe import Recipe, Scheme
 from ..sources.ports import entry_graphs
 from ..targets import OpVerdict, Rewrite
@@ -247,8 +247,8 @@ def _give_biases(graph: Graph, request: Request, is_measured: bool) -> None:
     """Add a bias of zeros to layers without one: if statistics tell how to correct it, or if the kernel then sums
     products in 64 bits, and 32 may overflow."""
     for op in graph.ops:
-        spec, scheme, weights = request.ops.get(op.kind), request.recipe.scheme(op), op.input(1)
-        if spec is None or spec.bias_slot is None or bias_use(op, spec) is not None:
+        spec, scheme, weights = spec_of(op, request.ops), request.recipe.scheme(op), op.input(1)
+        if spec.bias_slot is None or bias_use(op, spec) is not None:
             continue
         rounds = scheme.weights is not None and scheme.weights.is_integer
         if not rounds or weights is None or weights.data is None or not op.outputs[0].shape:

@@ -19,7 +19,7 @@ from ..calibration.range_methods import Bounds
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Uses
-from ..ops import OpSpec, Trait, fused_activation
+from ..ops import OpSpec, Trait, fused_activation, spec_of
 from ..recipe import Scheme
 from ..runtime.runner import Runner
 from .plan import Plan
@@ -161,11 +161,11 @@ class _Function:
             self.ops.pop()
 
     def _extends(self, op: Op, reached: set[Tensor]) -> bool:
-        spec = self.table.get(op.kind)
+        spec = spec_of(op, self.table)
         operands = [t for t in op.inputs if t is not None]
         is_scalar = all(t in reached or (t.data is not None and t.size == 1) for t in operands)
         is_float = all(t.dtype is DType.FLOAT32 for t in (*operands, *op.outputs))
-        return spec is not None and spec.is_pointwise and is_scalar and is_float and len(op.outputs) == 1
+        return spec.is_pointwise and is_scalar and is_float and len(op.outputs) == 1
 
     def _is_closed(self, inner: set[Tensor]) -> bool:
         readers = (use.op for t in inner for use in self.uses.readers(t))

@@ -12,7 +12,7 @@ from ..dtypes import DType
 from ..errors import InvalidModel
 from ..graph.edit import fold_into_constant, insert_after, recast, unused_name
 from ..graph.model import Graph, Model, Op, Tensor
-from ..ops import FUSED_CODES, OpSpec
+from ..ops import FUSED_CODES, OpSpec, spec_of
 from ..ops.recurrent import LSTM, Gate
 from ..runtime import Runner
 from ..runtime.unit_steps import slice_without_steps
@@ -112,10 +112,9 @@ def _computed_from_shapes(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Op]:
     found: list[Op] = []
     known: set[Tensor | None] = set()
     for op in graph.ops:
-        spec = ops.get(op.kind)
+        spec = spec_of(op, ops)
         flowing = [t for t in op.inputs if t is not None and not t.is_constant]
-        reads_shape = spec is not None and spec.reads_shapes_only
-        if len(op.outputs) == 1 and (reads_shape or (flowing and known.issuperset(flowing))):
+        if len(op.outputs) == 1 and (spec.reads_shapes_only or (flowing and known.issuperset(flowing))):
             found.append(op)
             known.update(op.outputs)
     return found

@@ -14,7 +14,7 @@ from ..calibration import Method
 from ..dtypes import Array, DType
 from ..graph.model import Buffer, Op, Tensor
 from ..graph.query import Use
-from ..ops import CONVERSIONS, Activation, Bias, OpSpec, Weight, fused_activation
+from ..ops import CONVERSIONS, Bias, OpSpec, Weight, fused_activation, spec_of
 from ..recipe import INT8, SMALLEST, PerChannel, Recipe, Scheme
 from .derive import derive
 from .match import TargetAnswers, nearest_type
@@ -113,14 +113,14 @@ class WeightOnly:
     def _counts_alone(self, use: Use) -> bool:
         """Whether each element matters by itself, as for an epsilon or a divisor; weights and tables matter as a
         whole."""
-        spec = self.ops.get(use.op.kind)
-        role = Activation() if spec is None else spec.held(use.slot) or spec.input_role(use.slot)
+        spec = spec_of(use.op, self.ops)
+        role = spec.held(use.slot) or spec.input_role(use.slot)
         return use.data.size < SMALLEST and not isinstance(role, Weight | Bias)
 
     def _add_integers(self, op: Op, scheme: Scheme, draft: _Additions) -> None:
-        spec, constants = self.ops.get(op.kind), list(_float_constants(op))
-        held = {use: role for use in constants if spec is not None and (role := spec.held(use.slot)) is not None}
-        if spec is None or not held:
+        spec, constants = spec_of(op, self.ops), list(_float_constants(op))
+        held = {use: role for use in constants if (role := spec.held(use.slot)) is not None}
+        if not held:
             reason = _nothing_held(op, spec, max((use.data.size for use in constants), default=0), scheme)
         elif sum(use.data.size for use in held) < scheme.min_elements and not any(self._kept(u, scheme) for u in held):
             reason = f"its weights have fewer than {scheme.min_elements} elements"
@@ -271,9 +271,9 @@ def _float_constants(op: Op) -> Iterator[Use]:
             yield Use(op, slot)
 
 
-def _nothing_held(op: Op, spec: OpSpec | None, largest: int, scheme: Scheme) -> str | None:
+def _nothing_held(op: Op, spec: OpSpec, largest: int, scheme: Scheme) -> str | None:
     """Return why an op keeps its constants, if that is worth reporting."""
-    for tensor in () if spec is None else spec.weight_tensors(op):
+    for tensor in spec.weight_tensors(op):
         if tensor.is_quantized:
             return f"its weights are {tensor.dtype.label} already"
         if tensor.dtype.is_float and tensor.data is None:

@@ -18,7 +18,7 @@ from keras import ops
 from ..dtypes import DType
 from ..graph.model import Op, Tensor
 from ..graph.query import Use
-from ..ops import Bias, OpSpec, Trait, fused_activation
+from ..ops import Bias, OpSpec, Trait, fused_activation, spec_of
 from ..parallel import cached_property
 from ..simulation.rescaling import Float32
 from . import fake_quant
@@ -167,9 +167,9 @@ class ForwardPass:
         return Value(scale=grid.scale, zero_point=zero_point, dtype=ranges.groups[group].params.dtype)
 
     def _compute_reals(self, op: Op, operands: Sequence[Any], exact: Any) -> None:
-        results, spec = self.graph.compute(op, operands), self.graph.blueprint.specs.get(op.kind)
+        results, spec = self.graph.compute(op, operands), spec_of(op, self.graph.blueprint.specs)
         fused = fused_activation(op).name
-        if fused != "NONE" and (spec is None or fused != spec.own_activation):
+        if fused not in ("NONE", spec.own_activation):
             results[0] = FUSED[fused](results[0])
         if exact is not None and self.graph.stored(op.outputs[0]) is None:  # booleans, which have no gradient
             self.values[op.outputs[0]] = Value(exact)

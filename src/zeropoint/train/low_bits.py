@@ -13,7 +13,7 @@ from ..calibration import Grid, Stats, choose_range
 from ..errors import InvalidRecipe
 from ..graph.model import Graph, Model, Op
 from ..graph.query import Uses, tensor_keys
-from ..ops import OpSpec
+from ..ops import OpSpec, spec_of
 from ..plan.plan import Group, Plan
 from ..recipe import INT8, Recipe, Rule
 from ..recipe_files import recipe_from
@@ -55,7 +55,8 @@ def low_bit_recipe(model: Model, bits: TrainBits, ops: Mapping[str, OpSpec], *, 
 
 def outermost_layers(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[list[Op], list[Op]]:
     """Return layers with weights before which there is no other, and those after which there is none."""
-    uses, layers = Uses(graph), {op: None for op in graph.ops if _has_weights(op, ops)}
+    uses = Uses(graph)
+    layers = dict.fromkeys(op for op in graph.ops if any(t.is_constant for t in spec_of(op, ops).weight_tensors(op)))
     makers = {op: {uses.producer(t) for t in op.inputs if t is not None} for op in graph.ops}
     behind, before = set[Op | None](), set[Op | None]()
     for op in graph.ops:
@@ -65,12 +66,6 @@ def outermost_layers(graph: Graph, ops: Mapping[str, OpSpec]) -> tuple[list[Op],
         if op in layers or op in before:
             before |= makers[op]
     return [op for op in layers if op not in behind], [op for op in layers if op not in before]
-
-
-def _has_weights(op: Op, ops: Mapping[str, OpSpec]) -> bool:
-    spec = ops.get(op.kind)
-    slots = () if spec is None else spec.weight_slots
-    return any(k < len(op.inputs) and (t := op.inputs[k]) is not None and t.is_constant for k in slots)
 
 
 def with_narrow_ranges(blueprint: Blueprint, stats: Stats | None) -> Blueprint:

@@ -25,7 +25,7 @@ from ..graph.model import Graph, Model, Op, Tensor
 from ..graph.query import Use, Uses
 from ..improve.refined_layers import CarriedOut
 from ..improve.refiner import Refiner
-from ..ops import OpSpec
+from ..ops import OpSpec, spec_of
 from ..ops.execution import logits_of, total_macs
 from ..plan.derive import settle
 from ..plan.plan import Group, Held, Plan, Planned
@@ -104,7 +104,7 @@ class Learned:
 
 def blocks_of(graph: Graph, ops: Mapping[str, OpSpec]) -> list[Block]:
     """Return the blocks that contain layers. Each ends, after 2 to 8 layers, where the fewest tensors leave it."""
-    is_layer = [(spec := ops.get(op.kind)) is not None and spec.layout is not None for op in graph.ops]
+    is_layer = [spec_of(op, ops).layout is not None for op in graph.ops]
     leading = _leading_on(graph)
     found, start = [], 0
     while start < len(graph.ops):

@@ -15,7 +15,7 @@ import numpy as np
 from ..dtypes import Array
 from ..errors import UnsupportedOp
 from ..graph.model import Graph, Op, Tensor
-from ..ops import OpSpec
+from ..ops import OpSpec, spec_of
 from ..ops.batching import Free
 from ..ops.calls import CALLS, LOOPS, Passed
 from .backend import array_of
@@ -48,8 +48,7 @@ def known_integers(
 
 def _is_computable(op: Op, known: Known, specs: Mapping[str, OpSpec]) -> bool:
     """Whether the op's result follows from known integers, or from shapes alone."""
-    spec = specs.get(op.kind)
-    if spec is not None and spec.reads_shapes_only:
+    if spec_of(op, specs).reads_shapes_only:
         return True
     return op.label in COMPUTE and all(t is None or t in known for t in op.inputs)
 

@@ -13,7 +13,7 @@ from ..affine import SMALLEST_SCALE
 from ..dtypes import Array, DType
 from ..graph.model import Graph, Op, Tensor
 from ..graph.query import Use
-from ..ops import Bias, Coefficients, OpSpec, Weight
+from ..ops import Bias, Coefficients, OpSpec, Weight, spec_of
 from ..plan.plan import Plan
 from ..recipe import keep_float
 from .backend import LayerOf, array_of, new_variable, variable_name
@@ -113,8 +113,7 @@ def _power_of_two(sizes: Array) -> Array:
 
 
 def _is_trained(use: Use, specs: Mapping[str, OpSpec]) -> bool:
-    spec = specs.get(use.op.kind)
-    return spec is not None and isinstance(spec.input_role(use.slot), Weight | Bias | Coefficients)
+    return isinstance(spec_of(use.op, specs).input_role(use.slot), Weight | Bias | Coefficients)
 
 
 def _is_frozen(tensor: Tensor, uses: Sequence[Use], patterns: Sequence[str]) -> bool:
