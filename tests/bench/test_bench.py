@@ -253,3 +253,14 @@ def test_ops_that_only_pass_errors_on_are_not_the_worst():
     result = zeropoint.quantize(model, data=samples_for(model, 24))
     assert result.worst
     assert all(op.error > op.before for op in result.worst)
+
+
+def test_a_version_that_litert_does_not_run_is_as_bad_as_can_be():
+    """The delegate refuses some combinations of kernels: a search that comes upon one goes on."""
+    net, broken = Net(), Net()
+    model = net.model(net.dense(net.input(1, 8), normal(4, 8)))
+    other = broken.model(broken.dense(broken.input(1, 8), normal(4, 7)))
+    bench = Bench(model, samples_for(model, 12))
+    assert bench.error(other) == np.inf
+    assert bench.judged(model).beats(bench.judged(other))
+    assert not bench.judged(other).beats(bench.judged(model))

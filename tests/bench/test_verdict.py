@@ -323,3 +323,14 @@ def test_maps_of_few_samples_say_more_than_vectors():
     net = Net()
     model = net.model(net.conv(net.input(1, 16, 16, 3), normal(3, 3, 3, 3)))
     assert judged(model, model, 2).level == "good"
+
+
+def test_classes_whose_number_the_file_does_not_say(digits, images):
+    """Behind calls of graphs without shapes, a file knows no shape either."""
+    model = load(digits)
+    made = zeropoint.quantize(model, data=images[:16], effort="quick").model
+    output = model.main.outputs[0]
+    output.shape, output.shape_signature = (), None
+    found = verdict(Bench(model, images), made, on_all=True)
+    assert [one.kind for one in found.outputs] == ["classes"]
+    assert found.error < 0.1

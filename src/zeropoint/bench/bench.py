@@ -27,7 +27,7 @@ from .copies import KnownSamples, parts
 from .errors import Compared, compared_outputs, real, where_measured
 from .judged import JUDGED, Judged
 from .judged_outputs import PLAIN, JudgedOutputs
-from .loaded import Loaded, NumberedRow
+from .loaded import Loaded, NumberedRow, measured_errors
 from .loud_split import LoudSplit
 from .measure import Reference, SampledError
 from .op_errors import TracedSamples
@@ -410,7 +410,7 @@ class Bench:
         known = self.known_errors(model)
         if missing := [place for place in places if place not in known]:
             _ = self.references(len(self.judged_rows))  # before the other version is loaded: that needs half the memory
-            known.update(zip(missing, self.loaded(model).errors(missing), strict=True))
+            known.update(zip(missing, measured_errors(lambda: self.loaded(model), missing), strict=True))
         return SampledError(tuple(known[place] for place in places))
 
     def loaded(self, model: Model) -> Loaded:

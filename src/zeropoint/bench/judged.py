@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..graph.model import Model
-from .loaded import Loaded
+from .loaded import Loaded, measured_errors
 from .measure import SampledError
 
 if TYPE_CHECKING:
@@ -37,10 +37,13 @@ class Judged:
         """Return the error on the first `count` samples."""
         self.count = max(self.count, count)
         if missing := [place for place in range(count) if place not in self._errors]:
-            loaded = self._loaded or self._bench.loaded(self._model)
-            self._errors.update(zip(missing, loaded.errors(missing), strict=True))
-            self._loaded = loaded if self._bench.is_small else None
+            self._errors.update(zip(missing, measured_errors(self._load, missing), strict=True))
         return SampledError(tuple(self._errors[place] for place in range(count)))
+
+    def _load(self) -> Loaded:
+        loaded = self._loaded or self._bench.loaded(self._model)
+        self._loaded = loaded if self._bench.is_small else None
+        return loaded
 
     @property
     def value(self) -> float:

@@ -8,6 +8,7 @@ from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 from ..dtypes import Array
+from ..errors import RuntimeFailure
 from ..graph.model import Model, Tensor
 from ..parallel import in_parallel
 from ..runtime.runner import Runner, right_kernels
@@ -27,6 +28,15 @@ PARTS = 2
 
 NumberedRow = tuple[int, Row]
 Found = TypeVar("Found")
+
+
+def measured_errors(load: Callable[[], Loaded], places: Sequence[int]) -> list[float]:
+    """Return the errors of a version on these samples: as bad as can be if LiteRT does not run it, as its delegate may
+    refuse a combination of kernels."""
+    try:
+        return load().errors(places)
+    except RuntimeFailure:
+        return [1.0 for _ in places]
 
 
 class Loaded:
