@@ -20,6 +20,9 @@ from .rounding_steps import learning_split, rounded_for_all_samples
 from .steps import CLOSE_ENOUGH, STEPS, WITHOUT_LOUD
 
 MOST_JUDGED, JUDGED_SHARE = 64, 0.4
+DECIDES = 6.0
+"""dB that ranges without loud samples gain at most for others to be tried: more is not made up for later."""
+
 FEWEST_JUDGED, JUDGING_MACS = 16, 2e9
 """Models are compared on up to this many samples, this share of them, as weights are fitted to the others, or `JUDGED`;
 at standard effort on fewer, but not fewer than this, if the model is large and that takes more work."""
@@ -102,9 +105,9 @@ class StepSearch:
         return self._better_on_unseen(effort, below, found) if is_better else below
 
     def _with_or_without_loud(self, effort: Effort, steps: Sequence[Step], judge: Bench, first: Found) -> Found:
-        """Return what the steps find. If ranges without loud samples are part of it, and it is not close enough, the
-        steps after these ranges are also taken without them: islands, or other ranges, may do more against loud
-        samples."""
+        """Return what the steps find. If ranges without loud samples are part of it, did not decide it, and it is not
+        close enough, the steps after these ranges are also taken without them: islands, or other ranges, may do more
+        against loud samples."""
         place = next((k for k, step in enumerate(steps) if step.name == WITHOUT_LOUD), len(steps))
         before = self._stepped(effort, steps[:place], judge, first)
         if place == len(steps):
@@ -112,7 +115,7 @@ class StepSearch:
         start = len(self.trials)
         found = self._stepped(effort, steps[place:], judge, before)
         split = judge.loud if found.candidate.without_loud else None
-        if split is None or decibels(found.error) >= CLOSE_ENOUGH:
+        if split is None or decibels(found.error) >= CLOSE_ENOUGH or found.gains[WITHOUT_LOUD] >= DECIDES:
             return found
         between = len(self.trials)
         other = self._stepped(effort, steps[place + 1 :], judge, before)
