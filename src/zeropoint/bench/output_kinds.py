@@ -241,7 +241,7 @@ ROWS: Mapping[OutputKind, KindRow] = {
         KindRow("scores", (0.0145, 0.045), _positives, _say_scores, (0.9, 0.7)),
         KindRow("points", (0.011, 0.06), _differences, _say_differences),
         KindRow("mask", (0.02, 0.075), _overlap, _say_mask, (0.9, 0.7)),
-        KindRow("embedding", (0.1, 0.25), _angle, _say_angle),
+        KindRow("embedding", (0.06, 0.25), _angle, _say_angle),
         KindRow("signal", (0.02, 0.075), _energies, _say_signal),
         KindRow("tokens", (0.02, 0.06), _same_classes, _say_tokens, (0.9, 0.7)),
         KindRow("text", (1.0, 1.0), _same_text, _say_text, (0.95, 0.85)),
