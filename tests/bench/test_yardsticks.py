@@ -8,7 +8,7 @@ import pytest
 import zeropoint
 from zeropoint.bench.bench import Bench
 from zeropoint.bench.errors import Compared, compared_outputs
-from zeropoint.bench.measure import error_of_sample
+from zeropoint.bench.measure import error_of_sample, flipped
 from zeropoint.bench.verdict import verdict
 from zeropoint.bench.yardsticks import Yardsticks
 from zeropoint.graph import Model
@@ -80,9 +80,8 @@ def test_the_verdict_and_compare_look_where_something_is(squashed):
     assert "where something is above the threshold" in found.outputs[0].text
     assert "where" not in found.outputs[1].text
     rows = zeropoint.compare(model, made, samples).outputs
-    assert [10 ** (-row.deviation.snr / 10) for row in rows] == pytest.approx(
-        [one.error / (1 - one.error) for one in found.outputs], rel=1e-3
-    )
+    boxes = found.outputs[0].error
+    assert 10 ** (-rows[0].deviation.snr / 10) == pytest.approx(boxes / (1 - boxes), rel=1e-3)
     assert rows[0].text == found.outputs[0].text.partition(", where")[0]
 
 
@@ -98,3 +97,23 @@ def test_where_no_sample_held_back_shows_anything_boxes_are_unknown():
     assert (found.held_back, found.samples) == (True, len(held_back))
     assert found.outputs[0].level == found.level == "unknown"
     assert "points 'out0': nothing is above the threshold" in str(found)
+
+
+def test_answers_that_flip_count_where_they_are_asked_for():
+    """Probabilities that all fall a little below one half are close, and find nothing."""
+    _, scores = boxes_and_scores(12)
+    found = [np.where(one > 0.5, 0.49, one) for one in scores]
+    smooth, counting = (Yardsticks.of((SCORES,), (scores,), decides) for decides in ((), (True,)))
+    for wanted, own in zip(scores, found, strict=True):
+        (close,), (flips,) = smooth.references((wanted,)), counting.references((wanted,))
+        assert close.part(own) < 0.5
+        assert flips.part(own) == 1
+        assert close.part(wanted) == flips.part(wanted) == 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "share"),
+    [([0.9, 0.9, 0.1], [0.9, 0.2, 0.1], 0.5), ([0.1, 0.1], [0.2, 0.3], 0), ([0.9], [0.1], 1)],
+)
+def test_flips_are_counted_among_those_that_are_yes_in_one_of_both(wanted, found, share):
+    assert flipped(np.array(wanted), np.array(found)) == flipped(np.array(found), np.array(wanted)) == share

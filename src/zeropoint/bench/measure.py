@@ -38,6 +38,9 @@ CONSTANT = 0.03
 QUIET = 0.1
 """A sample that varies less counts as if it varied by this share of what is usual."""
 
+HALF = 0.5
+"""The probability from which an answer is yes."""
+
 SURELY, FEWEST_SURE = 10.0, 8
 """A gain counts if it is this many times what is lost on other samples, among so many."""
 
@@ -146,14 +149,14 @@ class Yardstick:
         """The number of channels of each quantity."""
         return np.bincount(self.quantity)
 
-    def reference(self, values: Array, rows: Array | None = None) -> Reference:
+    def reference(self, values: Array, rows: Array | None = None, *, decides: bool = False) -> Reference:
         """Return the float model's values of a sample, for comparison with those of other versions: all, or the `rows`
-        of [positions, channels] that count."""
+        of [positions, channels] that count. If each of them `decides`, so do answers that flip."""
         if rows is not None:
             values = values.reshape(-1, values.shape[-1])[rows]
         elif self.axis is not None and values.shape[self.axis] != self.centre.size:  # not seen before
             return Yardstick.of([ChannelMoments.of(values, None)], None).reference(values)
-        return Reference(values, self, self.room(ChannelMoments.of(values, self.axis)), rows)
+        return Reference(values, self, self.room(ChannelMoments.of(values, self.axis)), rows, decides)
 
 
 ROUNDING = 1e-9
@@ -191,12 +194,13 @@ def _quantities(power: Array) -> Array:
 @dataclass(frozen=True)
 class Reference:
     """The float model's value of an output for one sample, and how much its quantities vary (`room`); of an output of
-    which only some positions count, these `rows`."""
+    which only some positions count, these `rows`. If each probability `decides`, answers that flip count as well."""
 
     values: Array
     yardstick: Yardstick
     room: Array
     rows: Array | None = None
+    decides: bool = False
 
     @property
     def says_something(self) -> bool:
@@ -223,7 +227,16 @@ class Reference:
             else:
                 rows = channels_last(gap, self.yardstick.axis)
                 errors = self.yardstick.summed(np.einsum("pc,pc->c", rows, rows) / positions)
-            return self.yardstick.part(errors, self.room)
+            part = self.yardstick.part(errors, self.room)
+            return max(part, flipped(self.values, found)) if self.decides else part
+
+
+def flipped(wanted: Array, found: Array) -> float:
+    """Return the share of answers that are another one, of those that are yes in one of both: probabilities that all
+    fall a little below one half are close, and find nothing."""
+    first, second = wanted > HALF, found > HALF
+    either = np.count_nonzero(first | second)
+    return float(np.count_nonzero(first != second) / either) if either else 0.0
 
 
 def squared_errors(wanted: Array, found: Array, axis: int | None) -> Array:

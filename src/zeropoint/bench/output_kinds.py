@@ -17,10 +17,7 @@ from ..display import counted
 from ..dtypes import Array
 from .errors import decibels
 from .judged_outputs import OutputKind
-from .measure import IN_KIND, MOST_CHANNELS, channel_axis, channels_last, quantile
-
-HALF = 0.5
-"""The probability from which an answer is yes."""
+from .measure import HALF, IN_KIND, MOST_CHANNELS, channel_axis, channels_last, quantile
 
 SURE = 0.5
 """Probability from which the float model counts as confident of a class. Close calls may change in any version."""
@@ -56,13 +53,19 @@ class Figures:
 @dataclass(frozen=True)
 class KindRow:
     """A kind of output: the errors up to which it is good and usable, what is looked at, and said; and the shares of
-    equal answers below which it is neither, whatever its error."""
+    equal answers below which it is neither, whatever its error. `alone` are the limits if there is one for each sample,
+    where these differ."""
 
     kind: OutputKind
     limits: tuple[float, float]
     look: Callable[[Array, Array], Array]
     say: Callable[[Sequence[Array]], Figures]
     shares: tuple[float, float] = (0.0, 0.0)
+    alone: tuple[float, float] | None = None
+
+    def limits_of(self, size: int) -> tuple[float, float]:
+        """Return the limits of an output with so many elements."""
+        return self.limits if self.alone is None or size > 1 else self.alone
 
 
 def least_text(least: float) -> str:
@@ -238,7 +241,7 @@ ROWS: Mapping[OutputKind, KindRow] = {
     row.kind: row
     for row in (
         KindRow("classes", (0.045, 0.085), _same_classes, _say_classes, (0.9, 0.7)),
-        KindRow("scores", (0.0145, 0.045), _positives, _say_scores, (0.9, 0.7)),
+        KindRow("scores", (0.12, 0.18), _positives, _say_scores, (0.9, 0.7), (0.0145, 0.045)),
         KindRow("points", (0.011, 0.06), _differences, _say_differences),
         KindRow("mask", (0.02, 0.075), _overlap, _say_mask, (0.9, 0.7)),
         KindRow("embedding", (0.06, 0.25), _angle, _say_angle),

@@ -237,7 +237,11 @@ class Judgement:
         known = [self.bench.answers(one) if self.held_back else [] for one in self.compared]
         if min(map(len, known)) <= len(exact):
             known = [[*values] for values in zip(*exact, strict=True)]
-        sticks = Yardsticks.of(self.compared, known)
+        sticks = Yardsticks.of(
+            self.compared,
+            known,
+            [row.alone is not None and seen.size > 1 for row, seen in zip(self._rows, self._seen, strict=True)],
+        )
         return [sticks.references(values) for values in exact]
 
     @cached_property
@@ -304,22 +308,22 @@ class Judgement:
         if not said:
             return OutputVerdict(name, row.kind, "unknown", 0.0, "nothing is above the threshold", weight=one.weight)
         error, figures = SampledError(tuple(part for part, _ in said)).share, row.say([seen for _, seen in said])
-        level = self._level(row, error, figures, self._seen[k].positions)
+        level = self._level(row, error, figures, self._seen[k])
         where = ", where something is above the threshold" if self._references[0][k].rows is not None else ""
         return OutputVerdict(
             name, row.kind, level, error, figures.text + where, figures.share, figures.least, one.weight
         )
 
-    def _level(self, row: KindRow, error: float, figures: Figures, positions: int) -> Level:
+    def _level(self, row: KindRow, error: float, figures: Figures, seen: OutputSeen) -> Level:
         """Return the level of one output."""
-        good, usable = row.limits
+        good, usable = row.limits_of(seen.size)
         level: Level = "good" if error <= good else "doubtful" if error <= usable else "broken"
         enough, few = row.shares
         if figures.share is not None and figures.share < few:
             level = "broken"
         elif figures.share is not None and figures.share < enough and level == "good":
             level = "doubtful"
-        is_known = len(self.rows) >= FEWEST or positions > 1
+        is_known = len(self.rows) >= FEWEST or seen.positions > 1
         if figures.least is not None and figures.share is not None and figures.share >= enough:
             is_known = figures.least >= LEAST_LIKELY
         return "unknown" if level == "good" and not is_known else level

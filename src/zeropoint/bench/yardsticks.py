@@ -12,22 +12,24 @@ from dataclasses import dataclass
 
 from ..dtypes import Array
 from .errors import Compared
-from .measure import Reference, Yardstick
-
-HALF = 0.5
-"""The probability from which something is there."""
+from .measure import HALF, Reference, Yardstick
 
 
 @dataclass(frozen=True)
 class Yardsticks:
-    """The yardstick of each compared output, and the number of the one whose scores say where it counts, if any."""
+    """The yardstick of each compared output, the number of the one whose scores say where it counts, if any, and
+    whether its answers count."""
 
     each: tuple[Yardstick, ...]
     scores: tuple[int | None, ...]
+    decides: tuple[bool, ...]
 
     @classmethod
-    def of(cls, compared: Sequence[Compared], values: Sequence[Sequence[Array]]) -> Yardsticks:
-        """Return the yardsticks that follow from the float model's values of some samples, by output."""
+    def of(
+        cls, compared: Sequence[Compared], values: Sequence[Sequence[Array]], decides: Sequence[bool] = ()
+    ) -> Yardsticks:
+        """Return the yardsticks that follow from the float model's values of some samples, by output; of those that
+        `decides` names, answers count."""
         numbers = {one.place: k for k, one in enumerate(compared)}
         each, scores = list[Yardstick](), list[int | None]()
         for one, own in zip(compared, values, strict=True):
@@ -36,12 +38,13 @@ class Yardsticks:
             counted = [rows for rows in counted if len(rows)]
             each.append(Yardstick.of_values(counted or own, one.least))
             scores.append(beside if counted else None)
-        return cls(tuple(each), tuple(scores))
+        return cls(tuple(each), tuple(scores), tuple(decides) or (False,) * len(each))
 
     def references(self, values: Sequence[Array]) -> list[Reference]:
         """Return what the values of a sample in other versions are compared with, by output."""
         rows = [None if beside is None else counting(values[beside]) for beside in self.scores]
-        return [stick.reference(own, counted) for stick, own, counted in zip(self.each, values, rows, strict=True)]
+        pairs = zip(self.each, values, rows, self.decides, strict=True)
+        return [stick.reference(own, counted, decides=decides) for stick, own, counted, decides in pairs]
 
 
 def counting(scores: Array) -> Array:
